@@ -14,8 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from numba_tma.host.architectures import NAMED, Targets, Version, at_least, only
+from numba_tma.host.architectures import NAMED, TCGEN05, WGMMA, Targets, Version, at_least, only
 from numba_tma.ptx import _instruction as instruction_table
+from numba_tma.tools.assembling import PtxasReport
 
 FOLDER = Path(__file__).parents[1] / "ptx"
 #: The number that stands for every literal: one that each instruction with a literal takes.
@@ -145,6 +146,23 @@ def normal(instruction: str) -> str:
 def without_names(instruction: str) -> str:
     """Return an instruction with all registers alike."""
     return re.sub(r"%[a-z]\w*(?!\w*\.)", "%", instruction)
+
+
+#: The forms of the table, and those of the files.
+FORMS = {form.name: form for row in instruction_table.TABLE.values() for form in row.forms()}
+WRITTEN = {form.name: form for file in FILES for form in forms(file)}
+
+#: ptxas's advice about multicast for targets without fast multicast.
+ADVISORY = "Advisory: '.multicast::cluster' modifier on instruction 'cp.async.bulk{.tensor}' should"
+#: ptxas's warning about a group without a wait, as a single instruction has none.
+UNWAITED = "(C7517) wgmma.wait_group is injected"
+
+
+def warnings(report: PtxasReport) -> list[str]:
+    """Return ptxas's warnings, but for its advice on multicast where that is slow."""
+    fast = report.arch[3:] in {*WGMMA, *TCGEN05}
+    found = [w for w in report.warnings if UNWAITED not in w]
+    return [w for w in found if fast or ADVISORY not in w]
 
 
 def inline_asm(ptx: str, names: dict[str, str]) -> list[str]:

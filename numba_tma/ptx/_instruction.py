@@ -269,6 +269,8 @@ def _checking(row: Instruction, body: F) -> F:
         if kws:
             for name in checked.keys() & kws.keys():
                 checked[name](kws[name])
+        if row.apart:
+            _check_together(row, dict(zip(row.operands, args)) | kws)
         return body(*args, **kws)
 
     constant = {n: n in row.choices or kind in _IMMEDIATES for n, kind in row.operands.items()}
@@ -313,6 +315,21 @@ def _check_of(row: Instruction, name: str, kind: str) -> Callable[[object], None
     return check
 
 
+def _check_together(row: Instruction, passed: Mapping[str, Any]) -> None:
+    """Raise unless a row has a form with the choices and optional operands passed (simulator)."""
+    present = {name: value for name, value in passed.items() if value is not None}
+    chosen = {name: value for name, value in present.items() if name in row.choices}
+    form = InstructionForm(row, None, chosen, frozenset(filter(row.is_optional, present)))
+    if form.conflict is not None:
+        raise simulator.BadOperand(conflict_text(form))
+
+
+def conflict_text(form: InstructionForm) -> str:
+    """Return the error of a call whose choices or operands PTX does not take together."""
+    first, second = form.conflict or ("", "")
+    return f"{form.row.name}: PTX does not take {first} together with {second}: leave one out"
+
+
 def choice_text(row: Instruction, name: str) -> str:
     """Return what a choice of a row takes, for errors."""
     return f"is part of the instruction: one of {', '.join(map(repr, row.choices[name]))}"
@@ -338,26 +355,6 @@ def _choices(parameter: inspect.Parameter, body: Callable[..., Any]) -> tuple[An
 
 
 # ----------------------------------------------------- helpers of simulator bodies
-
-
-def check_form(name: str, **passed: object) -> None:
-    """Raise unless a row has a form with the choices and optional operands passed (simulator)."""
-    simulator.current()
-    row = TABLE[name]
-    for operand, values in row.choices.items():
-        if passed.get(operand) is not None or not row.is_optional(operand):
-            simulator.check_choice(operand, passed.get(operand), values)
-    chosen = {n: v for n, v in passed.items() if n in row.choices and v is not None}
-    given = frozenset(n for n, v in passed.items() if n not in row.choices and v is not None)
-    form = InstructionForm(row, None, chosen, given)
-    if form.conflict is not None:
-        raise simulator.BadOperand(conflict_text(form))
-
-
-def conflict_text(form: InstructionForm) -> str:
-    """Return the error of a call whose choices or operands PTX does not take together."""
-    first, second = form.conflict or ("", "")
-    return f"{form.row.name}: PTX does not take {first} together with {second}: leave one out"
 
 
 def address(operand: Any) -> int:

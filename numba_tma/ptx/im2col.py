@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from numba_tma import simulator
 from numba_tma.ptx._instruction import (
     BarrierAddress,
@@ -114,7 +112,6 @@ def cp_reduce_async_bulk_tensor_im2col(
     (`DType.reductions`). All else is as for `cp_async_bulk_tensor_im2col_store`. Executed by one
     thread.
     """
-    simulator.check_choice("operation", operation, get_args(TensorReduction))
     simulator.cp_reduce_async_bulk_tensor_im2col(
         tensor_map, coordinates, address(source), operation
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from numba_tma import simulator
-from numba_tma.ptx._instruction import check_form, f32x4, i32x4, instruction, u32x2, u32x4
+from numba_tma.ptx._instruction import f32x4, i32x4, instruction, u32x2, u32x4
 
 __all__ = ["mma_m16n8k8_tf32", "mma_m16n8k16", "mma_m16n8k32_f8", "mma_m16n8k32_i8"]
 
@@ -34,7 +34,6 @@ def mma_m16n8k16(a: u32x4, b: u32x2, c: f32x4, kind: HalfType) -> f32x4:
 
     The lower half of a register has the element before. Executed by a warp.
     """
-    check_form("mma_m16n8k16", kind=kind)
     return simulator.mma_sync("mma_m16n8k16", 16, kind, kind, a, b, c)
 
 
@@ -67,7 +66,6 @@ def mma_m16n8k32_f8(
 
     Executed by a warp.
     """
-    check_form("mma_m16n8k32_f8", a_type=a_type, b_type=b_type)
     return simulator.mma_sync("mma_m16n8k32_f8", 32, a_type, b_type, a, b, c)
 
 
@@ -85,5 +83,4 @@ def mma_m16n8k32_i8(
 
     Executed by a warp.
     """
-    check_form("mma_m16n8k32_i8", a_type=a_type, b_type=b_type)
     return simulator.mma_sync("mma_m16n8k32_i8", 32, a_type, b_type, a, b, c)

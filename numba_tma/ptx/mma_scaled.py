@@ -19,7 +19,6 @@ from typing import Literal, TypeAlias
 from numba_tma import simulator
 from numba_tma.host.architectures import MMA_SCALED_120, MMA_SPARSE_NVF4_120
 from numba_tma.ptx._instruction import (
-    check_form,
     f32x4,
     instruction,
     u16,
@@ -63,7 +62,6 @@ def mma_m16n8k32_f8f6f4(
     An element has a byte: 6-bit elements in bits 0 to 5, 4-bit elements in bits 2 to 5. Executed by
     a warp.
     """
-    check_form("mma_m16n8k32_f8f6f4", a_type=a_type, b_type=b_type)
     return simulator.mma_sync("mma_m16n8k32_f8f6f4", 32, a_type, b_type, a, b, c)
 
 
@@ -87,7 +85,6 @@ def mma_m16n8k32_f8f6f4_f16(
 
     All else is as for `mma_m16n8k32_f8f6f4`.
     """
-    check_form("mma_m16n8k32_f8f6f4_f16", a_type=a_type, b_type=b_type)
     return simulator.mma_sync("mma_m16n8k32_f8f6f4_f16", 32, a_type, b_type, a, b, c)
 
 
@@ -118,7 +115,6 @@ def mma_m16n8k32_mxf8f6f4(
 
     `byte_a` and `byte_b` are 0 to 3. All else is as for `mma_m16n8k32_f8f6f4`.
     """
-    check_form("mma_m16n8k32_mxf8f6f4", a_type=a_type, b_type=b_type)
     return simulator.mma_sync(
         "mma_m16n8k32_mxf8f6f4",
         32,
@@ -240,7 +236,6 @@ def mma_m16n8k64_mxf4nvf4_4x(
     A row of A and a column of B have four scale factors, all bytes: `byte_a` and `byte_b` are 0.
     Executed by a warp.
     """
-    check_form("mma_m16n8k64_mxf4nvf4_4x", scale_type=scale_type)
     return simulator.mma_sync(
         "mma_m16n8k64_mxf4nvf4_4x",
         64,
@@ -280,7 +275,6 @@ def mma_sp_m16n8k64_f8f6f4(
     4 i + 2 the other ones, and the lanes after these have row i + 8. All else is as for
     `mma_m16n8k32_f8f6f4`.
     """
-    check_form("mma_sp_m16n8k64_f8f6f4", a_type=a_type, b_type=b_type)
     return simulator.mma_sync(
         "mma_sp_m16n8k64_f8f6f4", 64, a_type, b_type, a, b, c, metadata=metadata
     )
@@ -304,7 +298,6 @@ def mma_sp_m16n8k64_f8f6f4_f16(
     b_type: NarrowType,
 ) -> u32x2:
     """Return the same as `mma_sp_m16n8k64_f8f6f4` in float16, two in a register."""
-    check_form("mma_sp_m16n8k64_f8f6f4_f16", a_type=a_type, b_type=b_type)
     return simulator.mma_sync(
         "mma_sp_m16n8k64_f8f6f4_f16", 64, a_type, b_type, a, b, c, metadata=metadata
     )
@@ -338,7 +331,6 @@ def mma_sp_m16n8k64_mxf8f6f4(
 
     `metadata` is as for `mma_sp_m16n8k64_f8f6f4`. A factor is for all 64 elements.
     """
-    check_form("mma_sp_m16n8k64_mxf8f6f4", a_type=a_type, b_type=b_type)
     return simulator.mma_sync(
         "mma_sp_m16n8k64_mxf8f6f4", 64, a_type, b_type, a, b, c, "ue8m0", 1,
         (scale_a, byte_a, thread_a), (scale_b, byte_b, thread_b), metadata,
@@ -435,7 +427,6 @@ def mma_sp_m16n8k128_mxf4nvf4_4x(
 
     `metadata` is as for `mma_sp_m16n8k128_mxf4`.
     """
-    check_form("mma_sp_m16n8k128_mxf4nvf4_4x", scale_type=scale_type)
     return simulator.mma_sync(
         "mma_sp_m16n8k128_mxf4nvf4_4x", 128, "e2m1", "e2m1", a, b, c, scale_type, 4,
         (scale_a, byte_a, thread_a), (scale_b, byte_b, thread_b), metadata,

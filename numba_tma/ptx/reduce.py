@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from numba_tma import simulator
 from numba_tma.ptx._instruction import (
@@ -65,7 +65,6 @@ def cp_reduce_async_bulk_store(
     Executed by one thread, after every writer of the source has executed `fence_proxy_async` and
     synchronised with the executing thread.
     """
-    simulator.check_choice("operation", operation, get_args(GlobalReduction))
     simulator.cp_reduce_async_bulk_store(
         global_bytes(destination, nbytes), address(source), operation
     )
@@ -94,7 +93,6 @@ def cp_reduce_async_bulk_cluster(
     `fence_proxy_async` and synchronised with the executing thread. The source is known to be read
     only after a wait on `barrier`, and the other block must not exit before. Orders nothing.
     """
-    simulator.check_choice("operation", operation, get_args(ClusterReduction))
     simulator.cp_reduce_async_bulk_cluster(
         int(destination), address(source), int(nbytes), int(barrier), operation
     )
@@ -122,5 +120,4 @@ def cp_reduce_async_bulk_tensor(
     are those of `cp_reduce_async_bulk_store`. Coordinates, alignment, bulk group and fences are
     those of `cp_async_bulk_tensor_store`. Executed by one thread.
     """
-    simulator.check_choice("operation", operation, get_args(TensorReduction))
     simulator.cp_reduce_async_bulk_tensor(tensor_map, coordinates, address(source), operation)

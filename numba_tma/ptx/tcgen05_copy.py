@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from numba_tma import simulator
 from numba_tma.host.architectures import TCGEN05, TCGEN05_A
-from numba_tma.ptx._instruction import TensorMemoryAddress, check_form, instruction, u64
+from numba_tma.ptx._instruction import TensorMemoryAddress, instruction, u64
 from numba_tma.ptx.tcgen05 import CtaGroup
 
 __all__ = ["tcgen05_cp", "tcgen05_shift"]
@@ -53,7 +53,6 @@ def tcgen05_cp(
     Executed by one thread. Reads shared memory by the async proxy: `fence_proxy_async` orders a
     thread's own writes before it.
     """
-    check_form("tcgen05_cp", shape=shape, cta_group=cta_group, decompression=decompression)
     simulator.tcgen05_cp(shape, taddr, source, cta_group, decompression)
 
 

@@ -20,7 +20,6 @@ from numba_tma.ptx._instruction import (
     ScaleExponent,
     TensorMemoryAddress,
     assembled_only,
-    check_form,
     instruction,
     u32,
     u32x4group,
@@ -75,10 +74,6 @@ def tcgen05_mma(
     and tf32 have it. Executed by one thread. Reads shared memory by the async proxy:
     `fence_proxy_async` orders a thread's own writes before it.
     """
-    check_form(
-        "tcgen05_mma", kind=kind, cta_group=cta_group, collector=collector,
-        disable_output_lane=disable_output_lane, scale_input_d=scale_input_d,
-    )  # fmt: skip
     simulator.tcgen05_mma(
         kind, d, a, b, idesc, enable_input_d, a_in_tmem=False, cta_group=cta_group,
         mask=disable_output_lane, scale_d=scale_input_d, collector=collector,
@@ -114,10 +109,6 @@ def tcgen05_mma_tmem(
     A lies K-major in the lanes of its rows of D, in cells of 32 bits. `ashift` shifts the rows of A
     down by one, with M 128 or 256. All else is as for `tcgen05_mma`.
     """
-    check_form(
-        "tcgen05_mma_tmem", kind=kind, cta_group=cta_group, collector=collector, ashift=ashift,
-        disable_output_lane=disable_output_lane, scale_input_d=scale_input_d,
-    )  # fmt: skip
     if ashift is not None:
         assembled_only("tcgen05_mma_tmem", " or leave ashift out")
     simulator.tcgen05_mma(
@@ -158,10 +149,6 @@ def tcgen05_mma_sp(
     has 64 bits in its lane. For the others 16 rows have two halves of 16 bits in their lanes, and
     `idesc` selects the first or second column. All else is as for `tcgen05_mma`.
     """
-    check_form(
-        "tcgen05_mma_sp", kind=kind, cta_group=cta_group, collector=collector,
-        disable_output_lane=disable_output_lane, scale_input_d=scale_input_d,
-    )  # fmt: skip
     simulator.tcgen05_mma(
         kind, d, a, b, idesc, enable_input_d, a_in_tmem=False, cta_group=cta_group,
         mask=disable_output_lane, scale_d=scale_input_d,
@@ -199,10 +186,6 @@ def tcgen05_mma_sp_tmem(
     `sparse_metadata` is as for `tcgen05_mma_sp`, `ashift` as for `tcgen05_mma_tmem`. All else is as
     for `tcgen05_mma`.
     """
-    check_form(
-        "tcgen05_mma_sp_tmem", kind=kind, cta_group=cta_group, collector=collector, ashift=ashift,
-        disable_output_lane=disable_output_lane, scale_input_d=scale_input_d,
-    )  # fmt: skip
     if ashift is not None:
         assembled_only("tcgen05_mma_sp_tmem", " or leave ashift out")
     simulator.tcgen05_mma(

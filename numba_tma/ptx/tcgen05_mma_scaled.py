@@ -14,7 +14,6 @@ from numba_tma.host.architectures import TCGEN05, TCGEN05_A
 from numba_tma.ptx._instruction import (
     Predicate,
     TensorMemoryAddress,
-    check_form,
     instruction,
     u32,
     u64,
@@ -84,7 +83,6 @@ def tcgen05_mma_block_scaled(
     D = A B, or D += A B if `enable_input_d`, with D at `d`. Executed by one thread. A `tcgen05_cp`
     of the same thread before it is complete when the product reads the scale factors.
     """
-    check_form("tcgen05_mma_block_scaled", kind=kind, cta_group=cta_group, collector=collector)
     name, block = _kind_and_block(kind)
     simulator.tcgen05_mma(
         name, d, a, b, idesc, enable_input_d, a_in_tmem=False, cta_group=cta_group, block=block,
@@ -115,7 +113,6 @@ def tcgen05_mma_block_scaled_tmem(
 
     All else is as for `tcgen05_mma_block_scaled`.
     """
-    check_form("tcgen05_mma_block_scaled_tmem", kind=kind, cta_group=cta_group, collector=collector)
     name, block = _kind_and_block(kind)
     simulator.tcgen05_mma(
         name, d, a, b, idesc, enable_input_d, a_in_tmem=True, cta_group=cta_group, block=block,
@@ -149,7 +146,6 @@ def tcgen05_mma_block_scaled_sp(
     `sparse_metadata` is as for `tcgen05_mma_sp`; packed 4-bit elements have a code for 4 pairs. All
     else is as for `tcgen05_mma_block_scaled`.
     """
-    check_form("tcgen05_mma_block_scaled_sp", kind=kind, cta_group=cta_group, collector=collector)
     name, block = _kind_and_block(kind)
     simulator.tcgen05_mma(
         name, d, a, b, idesc, enable_input_d, a_in_tmem=False, cta_group=cta_group, block=block,
@@ -181,9 +177,6 @@ def tcgen05_mma_block_scaled_sp_tmem(
 
     `sparse_metadata` is as for `tcgen05_mma_sp`. All else is as for `tcgen05_mma_block_scaled`.
     """
-    check_form(
-        "tcgen05_mma_block_scaled_sp_tmem", kind=kind, cta_group=cta_group, collector=collector
-    )
     name, block = _kind_and_block(kind)
     simulator.tcgen05_mma(
         name, d, a, b, idesc, enable_input_d, a_in_tmem=True, cta_group=cta_group, block=block,

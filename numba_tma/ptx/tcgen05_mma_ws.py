@@ -13,7 +13,6 @@ from numba_tma.host.architectures import TCGEN05, TCGEN05_I8
 from numba_tma.ptx._instruction import (
     Predicate,
     TensorMemoryAddress,
-    check_form,
     instruction,
     u32,
     u64,
@@ -56,7 +55,6 @@ def tcgen05_mma_ws(
     `zero_column_mask` is a 64-bit descriptor that makes columns of B zero. All else is as for
     `tcgen05_mma`.
     """
-    check_form("tcgen05_mma_ws", kind=kind, buffer=buffer, collector=collector)
     simulator.tcgen05_mma(
         kind, d, a, b, idesc, enable_input_d, a_in_tmem=False, cta_group=1, ws=True,
         zero_mask=zero_column_mask, collector=f"{buffer}::{collector}",
@@ -86,7 +84,6 @@ def tcgen05_mma_ws_tmem(
 
     All else is as for `tcgen05_mma_ws`.
     """
-    check_form("tcgen05_mma_ws_tmem", kind=kind, buffer=buffer, collector=collector)
     simulator.tcgen05_mma(
         kind, d, a, b, idesc, enable_input_d, a_in_tmem=True, cta_group=1, ws=True,
         zero_mask=zero_column_mask, collector=f"{buffer}::{collector}",
@@ -118,7 +115,6 @@ def tcgen05_mma_ws_sp(
     N is 64 or 128. `sparse_metadata` is as for `tcgen05_mma_sp`. All else is as for
     `tcgen05_mma_ws`.
     """
-    check_form("tcgen05_mma_ws_sp", kind=kind, buffer=buffer, collector=collector)
     simulator.tcgen05_mma(
         kind, d, a, b, idesc, enable_input_d, a_in_tmem=False, cta_group=1, ws=True,
         zero_mask=zero_column_mask, sparse_metadata=sparse_metadata,
@@ -150,7 +146,6 @@ def tcgen05_mma_ws_sp_tmem(
 
     All else is as for `tcgen05_mma_ws_sp`.
     """
-    check_form("tcgen05_mma_ws_sp_tmem", kind=kind, buffer=buffer, collector=collector)
     simulator.tcgen05_mma(
         kind, d, a, b, idesc, enable_input_d, a_in_tmem=True, cta_group=1, ws=True,
         zero_mask=zero_column_mask, sparse_metadata=sparse_metadata,

@@ -16,7 +16,6 @@ from numba_tma.simulator.async_copy_instructions import (
 )
 from numba_tma.simulator.checks import (
     check_block,
-    check_choice,
     check_coordinates,
     check_copy,
     require_integers,
@@ -249,7 +248,6 @@ __all__ = [
     "block_dim",
     "block_index",
     "check_block",
-    "check_choice",
     "check_coordinates",
     "check_copy",
     "check_started_once",

@@ -33,16 +33,6 @@ def check_block(what: str, minimum: int) -> None:
         )
 
 
-def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """Raise unless `value`, a part of an instruction, is one of `choices`."""
-    current()
-    if value not in choices:
-        raise BadOperand(
-            f"{name} is part of the instruction: one of {', '.join(map(repr, choices))}, not "
-            f"{value!r}"
-        )
-
-
 def check_copy(
     tensor_map: TensorMap,
     tile: Any,
