@@ -369,7 +369,7 @@ class _Thread:
     def _access(self, name: str, modifiers: list[str], operands: list[str]) -> None:
         store, kind = name.startswith("st"), modifiers[-1]
         nbytes = int(kind[1:]) // 8
-        place, data = operands if store else reversed(operands)
+        place, data = operands[:2] if store else operands[1::-1]  # a cache policy may follow
         if "param" in modifiers and (name_of := re.match(r"\[([\w$]+)", place)):
             if name_of[1] not in self.machine.symbols:
                 self._variable(name_of[1])

@@ -12,7 +12,6 @@ from numba_tma.backend.compiler import (
     Builder,
     Context,
     Signature,
-    TypingError,
     Value,
     VectorType,
     ir,
@@ -35,10 +34,8 @@ _FLOATS = types.float32
 
 
 def _share(typ: types.Type, function: str) -> Share:
-    value = compiler.static_of(typ, f"{function}(share=...)")
-    if not isinstance(value, Share):
-        raise TypingError(f"{function}(share=...) takes a Share, not {value!r}")
-    return value
+    share: Share = compiler.static_of(typ, f"{function}(share=...)")
+    return share
 
 
 def _packed(share: Share) -> VectorType:

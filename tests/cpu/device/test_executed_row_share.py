@@ -1,0 +1,159 @@
+"""A thread's share of a row in compiled kernels, executed, against NumPy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numba import cuda, types
+
+from numba_tma.device.row_share import (
+    Share,
+    first_largest,
+    from_float,
+    keep,
+    load_cached,
+    load_global,
+    load_shared,
+    num_present,
+    store_global,
+    store_sums,
+    to_float,
+    weighted,
+)
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.ptx import CachePolicy
+from numba_tma.tools.testing import compile_ptx
+from tests.ptx_machine import ARRAYS, Machine
+
+STEP, LIMIT, THREADS = 5, 13, (0, 3, 4)
+SHARES = [
+    Share(as_dtype("f32"), 16, 3, STEP, False),
+    Share(as_dtype("bf16"), 16, 2, STEP, True, "no_allocate"),
+    Share(as_dtype("f16"), 8, 3, STEP, False, "evict_first"),
+    Share(as_dtype("bf16"), 4, 2, STEP, False, "evict_last"),
+    Share(as_dtype("f16"), 2, 3, STEP, False),
+    Share(as_dtype("f32"), 8, 1, STEP, True),
+    Share(as_dtype("f32"), 4, 3, STEP, False, "no_allocate"),
+]
+SOURCE, CACHED, TO, SUMS, WEIGHTS, CACHED_TO, NEAR_TO, KEPT, WEIGHED = (
+    ARRAYS + n * 4096 for n in range(1, 10)
+)
+SHARED = 0x2000
+
+
+def kernel_of(share):
+    weight = Share(as_dtype("f32"), 4, share.count, 1, True)
+    every, one = replace(share, whole=True), replace(share, whole=True, count=1)
+
+    def kernel(out, first, limit):
+        packed = load_global(share, np.int64(SOURCE), first, limit)
+        values = to_float(share, packed)
+        kept = keep(share, values, first, limit, np.float32(-7))
+        store_global(share, np.int64(TO), first, limit, from_float(share, values))
+        store_sums(share, np.int64(SUMS), first, limit, values)
+        best = first_largest(share, values, first, limit)
+        out[0], out[1], out[2] = best[0], best[1], num_present(share, first, limit)
+        cached = to_float(share, load_cached(share, np.int64(CACHED), first, limit))
+        near = to_float(share, load_shared(share, np.uint32(SHARED), first, limit))
+        weights = to_float(weight, load_global(weight, np.int64(WEIGHTS), 0, share.count))
+        store_sums(every, np.int64(CACHED_TO), first, limit, cached)
+        store_sums(every, np.int64(NEAR_TO), first, limit, near)
+        store_sums(every, np.int64(KEPT), first, limit, kept)
+        store_sums(one, np.int64(WEIGHED), 0, limit, weighted(share, values, weights))
+
+    kinds = types.float32[::1], types.int32, types.int32
+    return compile_ptx(cuda.jit(kernel), kinds, cc=(9, 0, "a"))
+
+
+@pytest.mark.parametrize("share", SHARES, ids=str)
+def test_a_share_of_a_row(share):
+    ptx, rng = kernel_of(share), np.random.default_rng(3)
+    accesses = STEP * share.count if share.whole else LIMIT
+    rows = rng.integers(-9, 9, (3, accesses, share.lanes)).astype(share.dtype.numpy)
+    weights = rng.integers(-3, 4, share.count).astype(np.float32)
+    for first in THREADS:
+        out = np.zeros(4, np.float32)
+        machine = Machine(ptx, out, first, accesses)
+        machine.poke(SOURCE, rows[0].tobytes() + b"\x11" * 512)
+        machine.poke(CACHED, rows[1].tobytes() + b"\x11" * 512)
+        machine.poke_shared(SHARED, rows[2].tobytes() + b"\x11" * 512)
+        machine.poke(WEIGHTS, weights.tobytes())
+        machine.run()
+
+        def floats(address):
+            """Return what `store_sums` stored of the whole share."""
+            each = 4 * share.lanes
+            found = (machine.peek(address + each * i, each) for i in share.indices(first))
+            return [np.frombuffer(raw, np.float32) for raw in found]
+
+        own = [i for i in share.indices(first) if i < accesses]
+        held = np.zeros((3, share.count, share.lanes), np.float32)  # 0 past the limit
+        held[:, : len(own)] = rows[:, own].astype(np.float32)
+        largest = held[0, : len(own)].reshape(-1)
+        column = own[largest.argmax() // share.lanes] * share.lanes + largest.argmax() % share.lanes
+        assert out.tolist() == [largest.max(), column, len(own) * share.lanes, 0]
+        np.testing.assert_array_equal(floats(CACHED_TO), held[1])
+        np.testing.assert_array_equal(floats(NEAR_TO), held[2])
+        kept = held[0].copy()
+        kept[len(own) :] = -7
+        np.testing.assert_array_equal(floats(KEPT), kept)
+        weighed = np.frombuffer(machine.peek(WEIGHED, 4 * share.lanes), np.float32)
+        np.testing.assert_array_equal(weighed, weights @ held[0])
+        stored, sums = np.zeros_like(rows[0]), np.zeros(rows[0].shape, np.float32)
+        stored[own], sums[own] = rows[0, own], rows[0, own].astype(np.float32)
+        assert machine.peek(TO, stored.nbytes + 64) == stored.tobytes() + bytes(64)
+        assert machine.peek(SUMS, sums.nbytes + 64) == sums.tobytes() + bytes(64)
+        check_accesses(machine.accesses, share, own)
+
+
+def check_accesses(accesses, share, own):
+    """Each access is one instruction of the share's width, and has its cache policy."""
+    wide = [each for each in accesses if each[2] == share.width]
+    for start, cache in ((SOURCE, share.cache), (CACHED, "allocate")):
+        names = {at: name for name, at, _ in wide if start <= at < start + 4096}
+        assert sorted(names) == [start + i * share.width for i in own]
+        for name in names.values():
+            assert ("L1::no_allocate" in name) == (cache == "no_allocate")
+            assert ("cache_hint" in name) == cache.startswith("evict")
+    stores = [at for name, at, _ in accesses if TO <= at < TO + 4096]
+    assert stores == [TO + i * share.width for i in own]
+
+
+@pytest.mark.parametrize("cache", ["evict_first", "evict_last"])
+def test_a_hint_is_the_policy_of_its_name(cache):
+    share = Share(as_dtype("f32"), 16, 1, 1, True, cache)
+    assert share.load_operands == {"cache_hint": int(CachePolicy[cache.upper()])}
+    assert f"{share.load_operands['cache_hint']:#x}" in hexadecimal(kernel_of(share))
+
+
+def hexadecimal(ptx):
+    """Return the numbers of a kernel, as hexadecimal ones."""
+    return [f"{int(word) % (1 << 64):#x}" for word in ptx.replace(",", " ").replace(";", " ").split()
+            if word.lstrip("-").isdigit()]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("elements", "largest", "column"),
+    [
+        ([1, 5, 5, 2], 5, 1),  # of equal elements the first
+        ([np.nan, 3, np.nan, 9], np.nan, 0),  # NaN is larger than any number, and the first counts
+        ([3, np.inf, np.nan, 9], np.nan, 2),
+        ([-np.inf, -np.inf, -np.inf, -np.inf], -np.inf, 0),
+        ([], -np.inf, 1 << 24),
+        ([-3], -3, 0),
+    ],
+)
+def test_the_largest_element_is_the_first_of_equals_or_nan(elements, largest, column):
+    share = Share(as_dtype("f32"), 4, 4, 1, False)
+
+    def kernel(out, limit):
+        values = to_float(share, load_global(share, np.int64(SOURCE), 0, limit))
+        best = first_largest(share, values, 0, limit)
+        out[0], out[1], out[2], out[3] = best[0], best[1], best[2], best[3]
+
+    ptx = compile_ptx(cuda.jit(kernel), (types.float32[::1], types.int32), cc=(9, 0, "a"))
+    out = np.ones(4, np.float32)
+    machine = Machine(ptx, out, len(elements))
+    machine.poke(SOURCE, np.float32(elements).tobytes())
+    machine.run()
+    np.testing.assert_array_equal(out, np.float32([largest, column, 0, 0]))
