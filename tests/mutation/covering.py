@@ -98,7 +98,7 @@ class _Recorder:
 
     def __init__(self, root: Path) -> None:
         import coverage
-        from numba.core import bytecode
+        from numba.cuda.core import bytecode  # numba-cuda has its own
 
         self.root = root
         self.compiled: dict[str, set[int]] = defaultdict(set)
