@@ -128,8 +128,8 @@ def note_access(kind: int, address: int, size: int, partial: int, line: int) -> 
         start = u32(u32(address) & u32(0xFFFFFF) & ~u32(u32(size) - u32(1)))  # of any block
         epoch = ld_relaxed_sys_global_u32(seen_word(slot, warp, u32(0)))
         words = u32(start >> 2)
-        key = u32(words | (u32(kind) & u32(3)) << 16 | u32(epoch + u32(1)) << 18)
-        index = u32(u32(1) + (words >> 2 ^ u32(kind) << 6) % u32(SEEN - 1))
+        key = u32(words | u32(size) >> 3 << 16 | u32(epoch + u32(1)) << 18)  # of 4, 8 or 16 bytes
+        index = u32(u32(1) + (words >> 2 ^ u32(kind) << 6) % u32(SEEN - 1))  # kinds share none
         place = seen_word(slot, warp, index)
         if ld_relaxed_sys_global_u32(place) != key and atom_exch_b32(place, key) != key:
             write_event(slot, kind, start, size, partial, line, u32(0), u32(0))

@@ -12,7 +12,6 @@ from numba_tma.backend.compiler import (
     Builder,
     Context,
     Signature,
-    TypingError,
     Value,
     get_field,
     ir,
@@ -26,7 +25,6 @@ from numba_tma.backend.lowering.fragments.memory import runs_of, store_row
 from numba_tma.backend.lowering.fragments.types import FLOAT, FragmentType, moved, place
 from numba_tma.backend.lowering.hooks import accessed
 from numba_tma.backend.lowering.instructions import emit
-from numba_tma.backend.lowering.shared import tile_of
 from numba_tma.device.fragment_moves import (
     E4M3,
     packed_e4m3,
@@ -57,10 +55,8 @@ def _pointer(
 
 
 def _type_row(tile: types.Type) -> Any:
-    held = tile_of(tile)
-    if held is None or held.dtype.name != "f32" or held.swizzle or held.shape[-1] % 8:
-        raise TypingError(f"row_fragment takes an unswizzled tile of f32, not {tile}")
-    return signature(FragmentType(as_dtype("f32"), held.shape[-1]), tile)
+    columns = tile.static[0].shape[-1]
+    return signature(FragmentType(as_dtype("f32"), columns), tile)
 
 
 def _lower_row(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
@@ -74,11 +70,6 @@ def _lower_row(context: Context, builder: Builder, sig: Signature, args: Sequenc
 
 
 def _type_store(fragment: types.Type, tile: types.Type) -> Any:
-    held = tile_of(tile)
-    if not isinstance(fragment, FragmentType) or fragment.dtype.name != "f32":
-        raise TypingError(f"store_by_thread takes a fragment of f32, not {fragment}")
-    if held is None or held.swizzle or held.nbytes != 256 * fragment.n:
-        raise TypingError(f"store_by_thread takes an unswizzled tile of its size, not {tile}")
     return signature(types.void, fragment, tile)
 
 
@@ -97,8 +88,6 @@ def _lower_store(context: Context, builder: Builder, sig: Signature, args: Seque
 def _type_rows(
     fragment: types.Type, location: types.Type, apart: types.Type, count: types.Type
 ) -> Any:
-    if not isinstance(fragment, FragmentType) or fragment.dtype.name != "f32":
-        raise TypingError(f"store_rows takes a fragment of f32, not {fragment}")
     return signature(types.void, fragment, types.int64, types.int64, types.int32)
 
 
@@ -117,8 +106,6 @@ def _lower_rows(context: Context, builder: Builder, sig: Signature, args: Sequen
 
 
 def _type_packed(fragment: types.Type) -> Any:
-    if not isinstance(fragment, FragmentType) or fragment.dtype.name != "f32" or fragment.n % 16:
-        raise TypingError(f"packed_e4m3 takes a fragment of f32 of 16 n columns, not {fragment}")
     return signature(FragmentType(E4M3, fragment.n), fragment)
 
 

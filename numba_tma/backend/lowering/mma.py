@@ -156,7 +156,7 @@ def _lower_wgmma(context: Context, builder: Builder, sig: Signature, args: Seque
     else:
         flag = builder.zext(args[names.index("scale_d")], I32)
         lines.append(f"setp.ne.u32 p, {operand('r', flag)}, 0;")
-    _tell_operands(context, builder, product, sig.args[1:3], args[1:3])
+    _tell_operands(context, builder, product, sig.args[1:], args[1:])
     registers = ", ".join(f"${i}" for i in range(acc.registers))
     for step in range(product.k_steps):
         if words:

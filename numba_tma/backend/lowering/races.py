@@ -352,10 +352,16 @@ def _by_address(row: Instruction, context: Context, builder: Builder, given: Ope
         _access(context, builder, kind, address, nbytes)
 
 
+def matrix_rows(name: str) -> int:
+    """Return how many lanes have the address of a row, of 16 bytes."""
+    matrices = int(name.rpartition("_x")[2])
+    return matrices * (16 if "m16n16" in name else 8)
+
+
 @_before(*(n for n in TABLE if n.startswith(("ldmatrix_", "stmatrix_"))))
 def _matrix(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     kind = Kind.WRITE if row.name.startswith("st") else Kind.READ
-    rows = {"x1": 8, "x2": 16, "x4": 32}[row.name.rpartition("_")[2]]
+    rows = matrix_rows(row.name)
     lane = emit(TABLE["laneid"], context, builder, {})
     with builder.if_then(builder.icmp_unsigned("<", lane, _constant(rows))):
         _access(context, builder, kind, _word(context, builder, given, "row"), 16)

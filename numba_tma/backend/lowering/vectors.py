@@ -24,7 +24,6 @@ from numba_tma.backend.compiler import (
 from numba_tma.backend.lowering.elements import element_type, join_word, split_word
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import read_vector, write_vector
-from numba_tma.device.shared import SharedTile
 from numba_tma.device.vectors import (
     four,
     largest,
@@ -146,8 +145,6 @@ class _MapLanes(compiler.AbstractTemplate):
         if kws or not all(isinstance(v, VectorType) for v in vectors):
             raise TypingError(f"map_lanes(vectors=...) takes a tuple of vectors, not {vectors}")
         widest = max(vectors, key=lambda v: v.count)
-        if any(v.count not in (1, widest.count) for v in vectors):
-            raise TypingError(f"map_lanes(vectors=...): {vectors} have different numbers of lanes")
         scalars = (*(v.dtype for v in vectors), *numbers)
         resolved = self.context.resolve_function_type(function, scalars, {})
         if resolved is None:
@@ -201,18 +198,8 @@ class _MapColumns(compiler.AbstractTemplate):
     key = map_columns
 
     def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
-        if kws or len(args) != 5 or not isinstance(args[1], types.UniTuple | VectorType):
-            raise TypingError(
-                f"map_columns(values=...) takes a tuple of elements or a vector, not {args[1]}"
-            )
         function, values, first, num, numbers = args
-        start = compiler.static_of(first, "map_columns(first=...)")
         count = compiler.static_of(num, "map_columns(num=...)")
-        if not 0 <= start < start + count <= values.count:
-            raise TypingError(
-                f"map_columns(first={start}, num={count}): values has {values.count} elements: "
-                "use columns among them"
-            )
         scalars = _column_scalars(values, numbers)
         resolved = self.context.resolve_function_type(function, scalars, {})
         if resolved is None or resolved.return_type != values.dtype:
@@ -259,8 +246,6 @@ compiler.instruction_function(
 
 
 def _type_tree(values: types.Type) -> Any:
-    if not isinstance(values, VectorType) or values.dtype != FLOATS:
-        raise TypingError(f"a vector of float32 is reduced, not {values}")
     return signature(FLOATS, values)
 
 
@@ -291,23 +276,16 @@ compiler.instruction_function(largest, _type_tree, _lower_largest)
 # -------------------------------------------------------------------------- transposed
 
 
-def _check_block(what: str, tile: types.Type) -> None:
-    if getattr(tile, "cls", None) is not SharedTile or tile.static[0].ndim != 2:
-        raise TypingError(f"{what} takes a tile of two axes, not {tile}")
-
-
 INDEX = types.UniTuple(types.uint32, 2)
 
 
 def _type_read_block(source: types.Type, at: types.Type) -> Any:
-    _check_block("read_block(source=...)", source)
     tile = source.static[0]
     rows = types.UniTuple(VectorType(element_type(tile), tile.dtype.chunk), tile.dtype.chunk)
     return signature(rows, source, INDEX)
 
 
 def _type_write_transposed(destination: types.Type, to: types.Type, block: types.Type) -> Any:
-    _check_block("write_transposed(destination=...)", destination)
     return signature(types.void, destination, INDEX, block)
 
 

@@ -83,10 +83,8 @@ def _wait(barrier: Any, parity: Any, site: Any) -> None:
 
 
 def _site(given: types.Type, what: str) -> debug.Site:
-    value = compiler.static_of(given, what)
-    if not isinstance(value, debug.Site):
-        raise compiler.TypingError(f"{what} takes a Site, not {value!r}")
-    return value
+    site: debug.Site = compiler.static_of(given, what)
+    return site
 
 
 def _is_bounded(site: debug.Site) -> bool:

@@ -20,9 +20,9 @@ from numba_tma.backend.compiler import (
     types,
     unpack,
 )
-from numba_tma.backend.lowering.fragments.types import FragmentType, dtype_of
+from numba_tma.backend.lowering.fragments.types import dtype_of
 from numba_tma.backend.lowering.instructions import emit
-from numba_tma.backend.lowering.shared import mark_used, tile_of
+from numba_tma.backend.lowering.shared import mark_used
 from numba_tma.device.warp_products import load_part, mma_sync, zero_part
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.mma_rules import operand_name
@@ -84,9 +84,7 @@ class _Word:
 
 def _layout(given: dict[str, types.Type]) -> tuple[PartLayout, int]:
     """Return the layout of the part that a call loads, and the step along K."""
-    tile = tile_of(given["tile"])
-    if tile is None:
-        raise TypingError(f"load_part(tile=...) takes a tile in shared memory, not {given['tile']}")
+    tile = given["tile"].static[0]
     side, rows, k_step = (
         compiler.static_of(given[name], f"load_part({name}=...)")
         for name in ("side", "rows", "k_step")
@@ -109,13 +107,6 @@ def _type_load(
 ) -> Any:
     given = {"side": side, "tile": tile, "row": row, "rows": rows, "k_step": k_step, **major}
     layout, _ = _layout(given)
-    if not isinstance(types.unliteral(row), types.Integer):
-        raise TypingError(f"load_part(row=...) takes an integer, not {row}")
-    if isinstance(row, types.IntegerLiteral) and row.literal_value % layout.row_unit:
-        raise TypingError(
-            f"load_part: row is {row.literal_value}; parts of {layout.tile} start at multiples of "
-            f"{layout.row_unit} rows"
-        )
     typ = OperandPartType(layout.part)
     return signature(typ, side, tile, U32, rows, k_step, *major.values())
 
@@ -165,18 +156,8 @@ compiler.instruction_function(zero_part, _type_zero, _lower_zero)
 
 
 def _form(sums: types.Type, a: types.Type, b: types.Type) -> WarpForm:
-    held = list(sums) if isinstance(sums, types.BaseTuple) else []
-    for name, typ in (("a", a), ("b", b)):
-        if not isinstance(typ, OperandPartType):
-            raise TypingError(f"mma_sync({name}=...) takes what load_part returns, not {typ}")
-    fragments = all(isinstance(each, FragmentType) for each in held)
-    if not held or not fragments or len(held) != a.part.groups or len(set(held)) > 1:
-        raise TypingError(
-            f"mma_sync(sums=...) takes a tuple of {a.part.groups} fragments, one for each 64 rows "
-            f"of a, not {sums}"
-        )
     try:
-        return check_warp_product(held[0].dtype, held[0].n, a.part, b.part)
+        return check_warp_product(sums[0].dtype, sums[0].n, a.part, b.part)
     except ValueError as error:
         raise TypingError(str(error)) from None
 

@@ -80,23 +80,17 @@ def test_a_share_of_a_row(share):
         machine.poke(WEIGHTS, weights.tobytes())
         machine.run()
 
-        def floats(address):
-            """Return what `store_sums` stored of the whole share."""
-            each = 4 * share.lanes
-            found = (machine.peek(address + each * i, each) for i in share.indices(first))
-            return [np.frombuffer(raw, np.float32) for raw in found]
-
         own = [i for i in share.indices(first) if i < accesses]
         held = np.zeros((3, share.count, share.lanes), np.float32)  # 0 past the limit
         held[:, : len(own)] = rows[:, own].astype(np.float32)
         largest = held[0, : len(own)].reshape(-1)
         column = own[largest.argmax() // share.lanes] * share.lanes + largest.argmax() % share.lanes
         assert out.tolist() == [largest.max(), column, len(own) * share.lanes, 0]
-        np.testing.assert_array_equal(floats(CACHED_TO), held[1])
-        np.testing.assert_array_equal(floats(NEAR_TO), held[2])
+        np.testing.assert_array_equal(floats(machine, CACHED_TO, share, first), held[1])
+        np.testing.assert_array_equal(floats(machine, NEAR_TO, share, first), held[2])
         kept = held[0].copy()
         kept[len(own) :] = -7
-        np.testing.assert_array_equal(floats(KEPT), kept)
+        np.testing.assert_array_equal(floats(machine, KEPT, share, first), kept)
         weighed = np.frombuffer(machine.peek(WEIGHED, 4 * share.lanes), np.float32)
         np.testing.assert_array_equal(weighed, weights @ held[0])
         stored, sums = np.zeros_like(rows[0]), np.zeros(rows[0].shape, np.float32)
@@ -104,6 +98,13 @@ def test_a_share_of_a_row(share):
         assert machine.peek(TO, stored.nbytes + 64) == stored.tobytes() + bytes(64)
         assert machine.peek(SUMS, sums.nbytes + 64) == sums.tobytes() + bytes(64)
         check_accesses(machine.accesses, share, own)
+
+
+def floats(machine, address, share, first):
+    """Return what `store_sums` stored of a whole share."""
+    each = 4 * share.lanes
+    found = (machine.peek(address + each * i, each) for i in share.indices(first))
+    return [np.frombuffer(raw, np.float32) for raw in found]
 
 
 def check_accesses(accesses, share, own):
@@ -128,8 +129,8 @@ def test_a_hint_is_the_policy_of_its_name(cache):
 
 def hexadecimal(ptx):
     """Return the numbers of a kernel, as hexadecimal ones."""
-    return [f"{int(word) % (1 << 64):#x}" for word in ptx.replace(",", " ").replace(";", " ").split()
-            if word.lstrip("-").isdigit()]  # fmt: skip
+    words = (word.strip(",;") for word in ptx.split())
+    return [f"{int(word) % (1 << 64):#x}" for word in words if word.lstrip("-").isdigit()]
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,15 @@ import pytest
 from numba import cuda, types
 
 import numba_tma as tma
+from numba_tma.backend.lowering.races import matrix_rows
+from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.backend.numba_cuda.race_check import names_of
 from numba_tma.device.races import delay, note, note_access
 from numba_tma.host.races import (
     CAPACITY,
     EVENT,
     HEADER,
+    SEEN,
     Kind,
     label_number,
     line_in_words,
@@ -119,7 +122,197 @@ def test_an_access_is_logged_once_in_an_epoch():
     assert found[["kind", "address", "size", "line"]].tolist() == epoch * 2
 
 
+ACCESSES = Kind.READ, Kind.WRITE, Kind.COPY
+
+
+def test_an_access_is_logged_unless_it_was_the_last_of_its_kind_to_these_16_bytes():
+    """The order is that of a cache with an entry per warp, kind of access and 16 bytes."""
+
+    def kernel(steps):
+        for i in range(steps.shape[0]):
+            kind, line = steps[i, 0], np.uint32(i)
+            if kind == Kind.FENCE:  # begins an epoch
+                note(np.uint32(Kind.FENCE), *ZEROS)
+            else:
+                note_access(kind, steps[i, 1], steps[i, 2], steps[i, 3], line)
+
+    rng, steps, expected, last = np.random.default_rng(1), [], [], {}
+    for i in range(160):
+        kind, size = int(rng.choice([*ACCESSES, Kind.FENCE])), int(rng.choice([4, 8, 16]))
+        address = 0x1000400 + 16 * int(rng.integers(3)) + 4 * int(rng.integers(4))
+        partial = int(size == 4 and rng.integers(2))
+        steps.append((kind, address, size, partial))
+        start = address & 0xFFFFFF & -size
+        if kind == Kind.FENCE:
+            last.clear()
+            expected.append((kind, 0, 0, 0, 0))
+        elif last.get((kind, start // 16)) != (start, size):
+            last[kind, start // 16] = start, size
+            expected.append((kind, start, size, partial, i))
+    given = np.array(steps, np.uint32)
+    machine = Machine(compiled(kernel, types.uint32[:, ::1]), given, block=(96, 1, 1))
+    number = 0
+    for block, thread in ((0, 0), (0, 64), (1, 0), (31, 64), (1, 32)):
+        before = dict(machine.memory)
+        machine.run(thread, (block, 0, 0), **special((block, 0, 0), (40, 1, 1), 0, 1))
+        found = events(machine)[number:]
+        number += len(found)
+        fields = found[["kind", "address", "size", "other", "line"]].tolist()
+        assert fields == expected
+        assert {(e["slot"], e["warp"]) for e in found} == {(block, thread // 32)}
+        # Nothing but the warp's own words, the log's, and the number of its events.
+        words = {
+            (at - log_address()) // 4
+            for at, value in machine.memory.items()
+            if at >= log_address() and before.get(at) != value
+        }
+        own = 64 + (block * 32 + thread // 32) * SEEN
+        assert all(w == 0 or w >= HEADER or own <= w < own + SEEN for w in words)
+        assert own in words
+
+
 # ----------------------------------------------------------------------- in races mode
+
+
+def row_cases(tile, full):
+    """Return calls of instructions with the events that they log: kind, address, size, other."""
+    k = Kind
+    load, store = "ptx.ld_shared_", "ptx.st_shared_"
+    copies = "ptx.cp_async_"
+    return [
+        ("ptx.mbarrier_init(full, 7)", [(k.INIT, full, 7, 0)]),
+        ("ptx.mbarrier_arrive(full)", [(k.ARRIVE, full, 1, 0)]),
+        ("ptx.mbarrier_arrive(full, n + 3)", [(k.ARRIVE, full, 3, 0)]),
+        ("ptx.mbarrier_arrive_expect_tx(full, 64)", [(k.ARRIVE, full, 1, 64)]),
+        ("ptx.mbarrier_arrive_drop(full, 2)", [(k.ARRIVE, full, 2, 0, 1)]),
+        ("ptx.mbarrier_arrive_remote(full.address)", [(k.ARRIVE, full, 1, 0)]),
+        ("ptx.mbarrier_expect_tx(full, n + 32)", [(k.EXPECT, full, 0, 32)]),
+        ("ptx.mbarrier_expect_tx_remote(full.address, 48)", [(k.EXPECT, full, 0, 48)]),
+        ("ptx.mbarrier_complete_tx(full, 16)", [(k.COMPLETE, full, 0, 16)]),
+        ("ptx.cp_async_mbarrier_arrive_noinc(full)", [(k.ARRIVE_COPIED, full, 1, 0)]),
+        ("ptx.cp_async_mbarrier_arrive(full)", [(k.UNCOUNTED, full, 0, 0)]),
+        ("ptx.st_async_b32(n, n, full.address)", [(k.UNCOUNTED, full, 0, 0)]),
+        ("ptx.red_async_u32(n, n, full.address, 'add')", [(k.UNCOUNTED, full, 0, 0)]),
+        (
+            "ptx.cp_async_bulk_copy_cluster(n, tile, 16, full.address)",
+            [(k.UNCOUNTED, full, 0, 0)],
+        ),
+        ("ptx.mbarrier_try_wait_parity(full, 1)", [(k.WAITED, full, 1, 0)]),
+        ("ptx.mbarrier_test_wait_parity(full, n)", [(k.WAITED, full, 0, 0)]),
+        ("ptx.mbarrier_try_wait(full, np.uint64(9))", [(k.WAITED_OWN, full, 0, 0)]),
+        ("ptx.mbarrier_test_wait(full, np.uint64(9))", [(k.WAITED_OWN, full, 0, 0)]),
+        ("ptx.cp_async_bulk_load(tile, out, 128, full)", [(k.LOAD, tile, 128, full)]),
+        (
+            "ptx.cp_async_bulk_load(tile, out, 256, full, multicast=np.uint16(5))",
+            [(k.LOAD, tile, 256, full, 5)],
+        ),
+        ("ptx.cp_async_bulk_tensor_load(tile, x, (n, n), full)", [(k.LOAD, tile, 8192, full)]),
+        ("ptx.cp_async_bulk_tensor_load(tile, y, (n, n), full)", [(k.LOAD, tile, 8192, full)]),
+        ("ptx.cp_async_bulk_tensor_load(at, y, (n, n), full)", [(k.UNCOUNTED, full, 0, 0)]),
+        ("ptx.cp_async_bulk_store(out, tile, 512)", [(k.SOURCE, tile, 512, 0)]),
+        ("ptx.cp_async_bulk_tensor_store(x, (n, n), tile)", [(k.SOURCE, tile, 8192, 0)]),
+        ("ptx.cp_reduce_async_bulk_tensor(x, (n, n), tile, 'add')", [(k.SOURCE, tile, 8192, 0)]),
+        ("ptx.cp_reduce_async_bulk_store(out, tile, 64, 'add.f32')", [(k.SOURCE, tile, 64, 0)]),
+        ("ptx.cp_async_bulk_commit_group()", [(k.COMMIT, 0, 0, 0)]),
+        ("ptx.cp_async_bulk_wait_group(3)", [(k.DRAINED, 0, 3, 0)]),
+        ("ptx.cp_async_bulk_wait_group_read(2)", [(k.DRAINED, 0, 2, 0)]),
+        (f"{copies}ca(tile, out, 4)", [(k.COPY, tile, 4, 0)]),
+        (f"{copies}ca(tile, out, 8)", [(k.COPY, tile, 8, 0)]),
+        (f"{copies}cg(tile, out)", [(k.COPY, tile, 16, 0)]),
+        (f"{copies}commit_group()", [(k.COPY_COMMIT, 0, 0, 0)]),
+        (f"{copies}wait_group(2)", [(k.COPY_DRAINED, 0, 2, 0)]),
+        (f"{copies}wait_all()", [(k.COPY_DRAINED, 0, 0, 1)]),
+        ("ptx.fence_proxy_async()", [(k.FENCE, 0, 0, 0)]),
+        ("ptx.fence_proxy_async('global')", []),
+        ("ptx.fence_proxy_async_all()", [(k.FENCE, 0, 0, 0)]),
+        ("ptx.wgmma_fence()", []),
+        ("ptx.wgmma_commit_group()", [(k.PRODUCT_COMMIT, 0, 0, 0)]),
+        ("ptx.wgmma_wait_group(1)", [(k.PRODUCT_DRAINED, 0, 1, 0)]),
+        ("ptx.barrier_sync(2, 128)", [(k.MEET, 2, 128, 1), (k.MET, 2, 0, 0)]),
+        ("ptx.barrier_arrive(3, 64)", [(k.MEET, 3, 64, 1)]),
+        ("ptx.barrier_cluster_arrive()", [(k.CLUSTER_ARRIVE, 0, 0, 1)]),
+        ("ptx.barrier_cluster_wait()", [(k.CLUSTER_WAITED, 0, 0, 0)]),
+        ("ptx.st_shared_cluster_u32(n, n)", [(k.UNTRACKED, 0, 0, 0)]),
+        (f"{load}u16(at)", [(k.READ, tile, 4, 1)]),
+        (f"{load}u32(at)", [(k.READ, tile, 4, 0)]),
+        (f"{load}u64(at + 16)", [(k.READ, tile + 16, 8, 0)]),
+        (f"{load}f32(at + 32)", [(k.READ, tile + 32, 4, 0)]),
+        (f"{load}v2_u32(at, 48)", [(k.READ, tile + 48, 8, 0)]),
+        (f"{load}v4_u32(at, condition=n < 3)", [(k.READ, tile, 16, 0)]),
+        (f"{load}v4_u32(at, 128, condition=n > 3)", []),
+        (f"{store}u16(at, np.uint16(1))", [(k.WRITE, tile, 4, 1)]),
+        (f"{store}u64(at + 16, np.uint64(1))", [(k.WRITE, tile + 16, 8, 0)]),
+        (f"{store}v4_u32(at + 32, (n, n, n, n))", [(k.WRITE, tile + 32, 16, 0)]),
+        ("ptx.mbarrier_inval(full)", [(k.INVAL, full, 0, 0)]),
+    ]
+
+
+def rows_logged():
+    """Return the events of each call of `row_cases`."""
+    calls = [call for call, _ in row_cases(0, 0)]
+    lines = ["tile, full = tma.shared_tile(OPERAND), tma.shared_barrier()"]
+    lines += ["at = tile.address_of((0, 0))"]
+    for i, call in enumerate(calls):  # a mark before each
+        lines += [f"races.note(np.uint32(Kind.SITE), np.uint32({i}), *ZEROS[1:])", call]
+    source = "def kernel(x, y, out, n):\n    " + "\n    ".join(lines)
+    scope = {**globals(), "ptx": tma.ptx, "races": tma.device.races}
+    exec(source, scope)
+    kinds = TensorMapType(2, OPERAND), TensorMapType(2, None), types.int64, U32
+    machine = Machine(
+        compile_ptx(cuda.jit(scope["kernel"]), kinds, cc=(9, 0, "a")),
+        bytes(128), bytes(128), 1 << 33, 0,
+        answer=lambda name, _: 1 if "activemask" in name else int("_wait" in name),
+    )  # fmt: skip
+    machine.run(0, **ALONE)
+    return calls, events(machine).tolist(), machine.shared, matrix_rows_logged()
+
+
+def matrix_rows_logged():
+    """Return the kinds and offsets of accesses of one of each ldmatrix and stmatrix."""
+
+    def kernel(n):
+        row = tma.shared_tile(OPERAND).address_of((0, 0)) + 16 * n
+        tma.ptx.ldmatrix_x1(row)
+        tma.ptx.ldmatrix_x2(row + 512)
+        tma.ptx.ldmatrix_x4(row + 1024)
+        tma.ptx.stmatrix_x2(row + 1536, (n, n))
+
+    def of_lanes():
+        kernel_(u32(cuda.laneid))
+
+    kernel_, u32 = cuda.jit(device=True)(kernel), np.uint32
+    machine = Machine(compile_ptx(cuda.jit(of_lanes), (), cc=(9, 0, "a")))
+    machine.run_together(range(32), **ALONE)
+    (tile,) = machine.shared
+    kinds = Kind.READ, Kind.WRITE
+    return [(e["kind"], e["address"] - tile) for e in events(machine) if e["kind"] in kinds]
+
+
+def test_every_instruction_logs_what_it_does():
+    calls, found, (tile, full), matrices = run_isolated(rows_logged, timeout=240, env=RACES)
+    logged = {}
+    for event in (dict(zip(EVENT.names, values)) for values in found):
+        if event["kind"] == Kind.SITE:
+            here = logged.setdefault(calls[event["address"]], [])
+        elif event["kind"] != Kind.LINE:
+            words = [event[name] for name in ("kind", "address", "size", "other", "mask")]
+            here.append(tuple(words if words[-1] else words[:-1]))
+    assert logged == {call: each for call, each in row_cases(tile, full)}
+    rows = [(Kind.READ, 0, 8), (Kind.READ, 512, 16), (Kind.READ, 1024, 32), (Kind.WRITE, 1536, 16)]
+    each = [(kind, start + 16 * row) for kind, start, count in rows for row in range(count)]
+    assert sorted(matrices) == sorted(each)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        *[(f"{way}matrix_x{n}", 8 * n) for way in ("ld", "st") for n in (1, 2, 4)],
+        ("ldmatrix_m16n16_x1", 16), ("ldmatrix_m16n16_x2", 32), ("ldmatrix_m8n16_x4", 32),
+        ("ldmatrix_m8n16_x1", 8), ("stmatrix_m16n8_x1", 8), ("stmatrix_m16n8_x4", 32),
+    ],
+)  # fmt: skip
+def test_so_many_lanes_have_the_address_of_a_row(name, rows):
+    assert matrix_rows(name) == rows
 
 
 def logged_by(kernel, block):
