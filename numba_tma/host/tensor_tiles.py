@@ -65,11 +65,6 @@ class Accumulator:
             return LANES // self.m
         return 2 if (self.cta_group, self.m) == (2, 128) else 1
 
-    @property
-    def fills_lanes(self) -> bool:
-        """Whether every lane has elements; with 64 rows every other 16 lanes have none."""
-        return self.m > LANES // 2 or self.ws
-
 
 @dataclass(frozen=True)
 class TensorOperand:

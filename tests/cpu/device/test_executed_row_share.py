@@ -20,6 +20,7 @@ from numba_tma.device.row_share import (
     to_float,
     weighted,
 )
+from numba_tma.device.vectors import largest, total
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.ptx import CachePolicy
 from numba_tma.tools.testing import compile_ptx
@@ -53,6 +54,7 @@ def kernel_of(share):
         store_sums(share, np.int64(SUMS), first, limit, values)
         best = first_largest(share, values, first, limit)
         out[0], out[1], out[2] = best[0], best[1], num_present(share, first, limit)
+        out[4], out[5] = total(values), largest(values)
         cached = to_float(share, load_cached(share, np.int64(CACHED), first, limit))
         near = to_float(share, load_shared(share, np.uint32(SHARED), first, limit))
         weights = to_float(weight, load_global(weight, np.int64(WEIGHTS), 0, share.count))
@@ -72,7 +74,7 @@ def test_a_share_of_a_row(share):
     rows = rng.integers(-9, 9, (3, accesses, share.lanes)).astype(share.dtype.numpy)
     weights = rng.integers(-3, 4, share.count).astype(np.float32)
     for first in THREADS:
-        out = np.zeros(4, np.float32)
+        out = np.zeros(6, np.float32)
         machine = Machine(ptx, out, first, accesses)
         machine.poke(SOURCE, rows[0].tobytes() + b"\x11" * 512)
         machine.poke(CACHED, rows[1].tobytes() + b"\x11" * 512)
@@ -83,9 +85,11 @@ def test_a_share_of_a_row(share):
         own = [i for i in share.indices(first) if i < accesses]
         held = np.zeros((3, share.count, share.lanes), np.float32)  # 0 past the limit
         held[:, : len(own)] = rows[:, own].astype(np.float32)
-        largest = held[0, : len(own)].reshape(-1)
-        column = own[largest.argmax() // share.lanes] * share.lanes + largest.argmax() % share.lanes
-        assert out.tolist() == [largest.max(), column, len(own) * share.lanes, 0]
+        elements = held[0, : len(own)].reshape(-1)
+        access, lane = divmod(int(elements.argmax()), share.lanes)
+        column = own[access] * share.lanes + lane
+        expected = [elements.max(), column, len(elements), 0, held[0].sum(), held[0].max()]
+        assert out.tolist() == expected
         np.testing.assert_array_equal(floats(machine, CACHED_TO, share, first), held[1])
         np.testing.assert_array_equal(floats(machine, NEAR_TO, share, first), held[2])
         kept = held[0].copy()
