@@ -19,6 +19,14 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "start = builder.add(start, builder.mul(column_stride, right))",
     ): "Products of integers commute.",
     (
+        "numba_tma/backend/lowering/fragments/memory.py",
+        "return builder.add(builder.add(start, base), nbytes)",
+    ): "Sums of integers commute.",
+    (
+        "numba_tma/backend/numba_cuda/functions.py",
+        "REFUSALS: collections.deque[str] = collections.deque(maxlen=33)",
+    ): "The error of a compile is among the newest few: the limit bounds memory alone.",
+    (
         "numba_tma/backend/numba_cuda/vectors.py",
         "return builder.fadd(a, b) if isinstance(typ, types.Float) else builder.add(b, a)",
     ): "Sums of integers commute.",
@@ -48,6 +56,15 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/kernels/matmul/operands.py",
         "return matrices.view((1, batch * rows, columns), (pitch + batch * rows, pitch, step))",
     ): "The stride of an axis of one element is multiplied by 0, or replaced by `map_source`.",
+    ("numba_tma/pipeline/ordered.py", "return self.roles[1].arrivals"): (
+        "A sequence has two roles or more, of equal arrivals."
+    ),
+    ("numba_tma/pipeline/ordered.py", "return self.roles[1].block"): (
+        "The roles of a sequence are of one block."
+    ),
+    ("numba_tma/pipeline/ordered.py", "return self.roles[1].group.unit == 1"): (
+        "The roles of a sequence are of one kind."
+    ),
     (
         "numba_tma/simulator/global_memory.py",
         "if atomic and view.size * view.itemsize <= 9:",

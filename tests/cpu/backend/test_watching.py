@@ -14,6 +14,7 @@ import numba_tma as tma
 from numba_tma.backend.numba_cuda import loops, registration, watching
 from numba_tma.host.host_only import HOST_ONLY, call_refusal
 from numba_tma.host.loop_rules import nested_refusal
+from tests.frozen import changing
 
 PACKAGE = Path(tma.__file__).parent
 LOC = ir.Loc("mine.py", 3)
@@ -177,3 +178,7 @@ def test_a_kernel_cannot_call_what_is_the_hosts(subject):
     with pytest.raises((TypingError, CudaTypingError)) as caught:
         function.get_call_type(cuda_target.typing_context, (types.int32,), {})
     assert call_refusal(subject.__name__) in str(caught.value)
+
+
+def test_only_what_a_compile_gathers_changes():
+    assert changing("backend") == {"Description", "Facts", "Field"}

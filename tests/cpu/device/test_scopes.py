@@ -14,6 +14,7 @@ from numba.core.errors import TypingError
 from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
+from numba_tma.device.scope import RETURNS
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.kernels.scope_cases import CASES, Log, Scope
 
@@ -299,6 +300,15 @@ def test_a_return_computes_its_value_first():
             return list(events)
 
     assert function() == ["enter scope"] and events == ["enter scope", "close scope"]
+
+
+def test_a_function_that_returns_from_a_scope_is_marked():
+    """The compiler removes the branch around such a scope: see `scopes.EnterAlways`."""
+    inside = define("def f(scope):\n    with scope as x:\n        return x\n", "f", "<one>")
+    source = "def f(scope):\n    with scope as x:\n        y = x\n    return y\n"
+    after = define(source, "f", "<two>")
+    assert getattr(tma.scopes(inside), RETURNS, None) is True
+    assert not hasattr(tma.scopes(after), RETURNS)
 
 
 def test_functions_within_have_scopes_of_their_own():

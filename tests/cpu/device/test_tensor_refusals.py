@@ -8,6 +8,7 @@ import numba_tma as tma
 from numba_tma.host.architectures import capability_of
 from numba_tma.host.scale_factors import scale_tile
 from numba_tma.tools.testing import compile_ptx
+from tests.frozen import changing
 
 SWIZZLE = tma.Swizzle.B128
 A, B = tma.Tile((128, 64), "bf16", SWIZZLE), tma.Tile((64, 64), "bf16", SWIZZLE)
@@ -215,3 +216,9 @@ def tile_of(shape, dtype="bf16", swizzle=SWIZZLE):
 )
 def test_tiles_that_no_product_takes(kernel, text):
     assert text in refusal(kernel)
+
+
+def test_only_what_a_loop_moves_on_changes():
+    assert changing("device") == {
+        "CausalSchedule", "PersistentGridHandle", "Schedule", "TileAccesses", "TileWalk",
+    }  # fmt: skip

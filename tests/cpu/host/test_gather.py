@@ -261,3 +261,14 @@ PARTIAL = TensorMapType(2, TILE, None, "short rows", mode="gather")
 )
 def test_what_does_not_compile(kernel, x, cc, part):
     assert part in message(kernel, x, I64, cc=cc)
+
+
+@pytest.mark.parametrize(
+    ("tile", "wide"),
+    [(Tile((8, 3), "f32"), 32), (Tile((8, 72), "u8"), 128), (Tile((8, 65), "bf16"), 64)],
+)
+def test_rows_that_are_copied_one_by_one_start_at_128_bytes(tile, wide):
+    said = host.row_pitch_violation(tile)
+    assert f"a row of {tile} takes {tile.pitch} B in shared memory" in said
+    assert f"unswizzled rows of a multiple of {wide} {tile.dtype};" in said
+    assert host.row_pitch_violation(Tile((8, wide), tile.dtype)) == ""

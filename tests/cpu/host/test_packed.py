@@ -11,6 +11,7 @@ from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.packed import pack, unpack
+from numba_tma.host.packed_rules import packed_violations
 from numba_tma.host.reference import GAP, reference_reduce, reference_store, reference_tile
 from numba_tma.host.tensor_map import tensor_map
 
@@ -284,3 +285,9 @@ def test_older_gpus_do_not_copy_them(name, monkeypatch):
     with pytest.raises(ValueError, match=rf"{name}, whose copies begin with .* 10.0; .* has 9.0"):
         tensor_map(Bytes((64, 192)), Tile((64, 128), name), dtype=name)
     assert tensor_map(Bytes((64, 192)), Tile((64, 192), "u8")).dtype is as_dtype("u8")
+
+
+@pytest.mark.parametrize("shape", [(), (0, 64), (4, 0)])
+def test_an_array_without_elements_breaks_other_rules(shape):
+    strides = (64,) * len(shape)
+    assert packed_violations(as_dtype("e2m1"), 0, shape, strides, Swizzle.NONE) == []

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from numba import cuda
 
 import numba_tma as tma
 from numba_tma.host import environment, races
@@ -229,6 +230,15 @@ class DeviceWords:
 
     def copy_to_host(self):
         return self.words.copy()
+
+
+def test_the_log_has_words_for_its_header_and_every_event(monkeypatch):
+    monkeypatch.setattr(cuda, "to_device", lambda words: words)
+    words = races._log.__wrapped__()
+    assert (words.dtype, words.size) == (np.uint32, HEADER + races.CAPACITY * EVENT_WORDS)
+    assert 4 * EVENT_WORDS == EVENT.itemsize
+    assert HEADER == 64 + 32 * 32 * races.SEEN  # for each warp of each tracked block
+    assert not words.any()
 
 
 def test_slots_without_an_event_are_counted(monkeypatch):

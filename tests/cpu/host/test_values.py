@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from numba_tma.host.values import checked, power_of_2, whole
+from tests.frozen import changing
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,7 @@ def test_a_rule_says_what_it_takes(rule, good, wrong, text):
     for other in (None, "2", 2.5, True):
         with pytest.raises(TypeError, match=rf": n is {text}$"):
             checked("plan", "n", other, rule)
+
+
+def test_what_describes_something_does_not_change():
+    assert changing("host") == {"Encoding", "LoggedBarrier", "Meeting"}

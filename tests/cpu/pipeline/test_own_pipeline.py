@@ -5,6 +5,7 @@ from numba import types
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.host.layout import Tile
 from numba_tma.tools.testing import compile_ptx, ptxas
+from tests.frozen import changing
 from tests.page_code import module_of
 
 VECTOR = types.float32[::1]
@@ -30,3 +31,17 @@ def test_two_starts_have_memory_of_their_own(tmp_path):
 
     ptx = compile_ptx(twice, (TensorMapType(2, Tile((4, 32), "f32")), VECTOR))
     assert ptxas(ptx).shared >= 2 * rows.nbytes
+
+
+#: Handles, their stages, and loops over stages: the objects of a kernel.
+CHANGING = """
+CircularBufferHandle Consume ConsumeFrom ConsumerStage FullStage KVPipelineHandle
+LaunchControlHandle LaunchedTiles LoadStage Loads OrderedSequence OutputConsume OutputConsumer OutputProduce
+OutputProducer OutputStage OutputTilePipelineHandle PipelineState Produce ProduceFrom ProducerStage
+Stage StageTiles StagedPipeline StorePipelineHandle StoreStage StoreStages TMAConsumerPipeline
+TMAProducerPipeline TileConsumer TilePipelineHandle TileProducer TileQueue Tiles Turn
+"""
+
+
+def test_only_objects_of_kernels_change():
+    assert changing("pipeline") == set(CHANGING.split())

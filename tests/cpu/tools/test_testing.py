@@ -1,6 +1,7 @@
 """numba_tma.tools.testing: compile, assemble and isolate without a GPU."""
 
 import os
+import pickle
 import re
 import threading
 import time
@@ -11,7 +12,7 @@ import pytest
 from numba import cuda, types
 from numba.cuda import extending
 
-from numba_tma.tools import assembling, testing
+from numba_tma.tools import assembling, isolation, testing
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas, run_isolated, sass
 
 FLOATS = types.float32[::1]
@@ -334,6 +335,20 @@ def test_isolated_returns_the_value_and_passes_output_on(capsys):
 def test_isolated_source_sees_args_and_sets_result():
     assert run_isolated("result = sum(args)", 1, 2, 3, timeout=60) == 6
     assert run_isolated("pass", timeout=60) is None
+
+
+def test_the_process_runs_a_function_or_a_source():
+    assert isolation._call((__name__, "add"), (np.int64(2), 3)) == 5
+    assert isolation._call(("numpy", "random.Generator"), (np.random.PCG64(1),)).integers(9) < 9
+    assert isolation._call("result = args[0] + 1", (6,)) == 7
+    assert isolation._call("other = 1", ()) is None
+
+
+def test_an_error_that_cannot_be_pickled_is_told():
+    found = pickle.loads(isolation._pickled_error(KeyError("key")))
+    assert type(found) is KeyError and found.args == ("key",)
+    found = pickle.loads(isolation._pickled_error(Unpicklable("this", "that")))
+    assert type(found) is RuntimeError and str(found) == "Unpicklable: this and that"
 
 
 def test_isolated_environment():

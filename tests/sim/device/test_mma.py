@@ -11,6 +11,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import Swizzle, Tile
 from numba_tma import simulator as sim
+from numba_tma.device.warp_products import load_part, mma_sync, zero_part
 from numba_tma.host.dtypes import as_dtype
 from tests.kernels.matrix_operands import Operand
 
@@ -700,3 +701,32 @@ def test_some_columns(dtype):
 )
 def test_mistakes_with_fragments(body, said):
     assert said in fails(sim.BadOperand, body)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda d: tma.wgmma(d, d, d), "wgmma(acc, a, b): acc is a fragment and b a matrix desc"),
+        (lambda d: tma.wgmma(tma.fragment(64), d, 3), "wgmma(acc, a, b): acc is a fragment and"),
+        (lambda d: tma.wgmma_wait(d), "wgmma_wait(fragments=...) takes a fragment or a tuple of"),
+        (lambda d: tma.wgmma_wait((tma.fragment(8), 3)), "wgmma_wait(fragments=...) takes a frag"),
+        (
+            lambda d: tma.wgmma_wait(tma.fragment(8), after=3),
+            "wgmma_wait(after=...) takes rows of float32, not 3",
+        ),
+        (lambda d: tma.shared_barriers(3)[3], "barriers[3]: the array has the barriers 0 to 2"),
+        (lambda d: tma.shared_barriers(3)[-1], "barriers[-1]: the array has the barriers 0 to 2"),
+        (
+            lambda d: mma_sync(tma.fragment(16), zero_part("a", "bf16", 128), d),
+            "mma_sync(sums=...) takes a tuple of 2 fragments, one for each 64 rows of a, not",
+        ),
+        (
+            lambda d: load_part("a", tma.shared_tile(SQUARE), 4, 64, 0),
+            "load_part: row is 4; parts of",
+        ),
+    ],
+)
+def test_what_is_no_operand(call, text):
+    assert text in fails(
+        sim.BadOperand, lambda: call(tma.shared_tile(SQUARE).matrix_descriptor())
+    )

@@ -176,6 +176,29 @@ def test_the_bytes_are_those_of_the_tile(source):
         gather_plain[1, 1](source, NUMBERS, 4, PLAIN.nbytes - 32)
 
 
+def test_rows_begin_at_column_0():
+    x = np.arange(320, dtype=np.float32).reshape(20, 16)
+    y = np.full_like(x, -1)
+
+    @cuda.jit
+    def kernel(x, y, numbers):
+        held, full = tma.shared_tile(PLAIN), tma.shared_barrier()
+        if cuda.threadIdx.x == 0:
+            full.init(1)
+            tma.fence_mbarrier_init()
+            full.arrive_expect_tx(PLAIN.nbytes)
+            tma.gather_rows(held, x, numbers, full)
+            full.wait(0)
+            tma.scatter_rows(held, y, numbers)
+            ptx.cp_async_bulk_commit_group()
+            ptx.cp_async_bulk_wait_group(0)
+
+    kernel[1, 32](x, y, NUMBERS)
+    expected = np.full_like(x, -1)
+    expected[NUMBERS, :8] = x[NUMBERS, :8]
+    np.testing.assert_array_equal(y, expected)
+
+
 def test_what_a_scatter_refuses():
     y = gather_map(X.copy(), PLAIN)
     with pytest.raises(BadCoordinate, match="starts inside or past the tensor"):

@@ -4,6 +4,7 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
+from numba_tma.simulator import BadOperand
 
 
 def staged(body, stages=3, parts=2):
@@ -76,3 +77,25 @@ def test_StagedPipeline_consumer_release_at(one_by_one):
             assert works.state.count == turn + 1
 
     staged(body)
+
+
+NUMBERS = [
+    ("producer_acquire", "qk_stage"), ("consumer_wait", "qk_stage"),
+    ("consumer_release", "qk_stage"), ("consumer_release_at", "qk_stage"),
+    ("consumer_release", "e"), ("consumer_release_at", "index"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "name"), NUMBERS)
+def test_methods_take_numbers_of_sub_stages_that_the_ring_has(method, name):
+    required = {"index": 0} if method == "consumer_release_at" and name != "index" else {}
+
+    cases = [("text", f"{method}({name}=...) takes a number, not text")]
+    if name == "qk_stage":
+        says = "the ring has num_qk_stages = 2 sub-stage(s) to a stage, numbered 0 to 1"
+        cases += [(n, f"{method}(qk_stage={n}): {says}") for n in (2, -1)]
+    for given, text in cases:
+        wrong = required | {name: given}
+        with pytest.raises(BadOperand) as caught:
+            staged(lambda loads, works, wrong=wrong: getattr(works, method)(**wrong))
+        assert text in str(caught.value)

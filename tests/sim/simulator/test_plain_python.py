@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.frozen import changing
 from tests.kernels.plain_python import KERNELS
 
 
@@ -15,3 +16,10 @@ def test_arguments_by_name():
     y = np.zeros(8)
     KERNELS["arguments_by_name"][1, 1](y)
     assert list(y[:2]) == [5, 7]
+
+
+def test_only_what_happens_in_a_run_changes():
+    assert changing("simulator") == {
+        "ColumnAllocation", "Mbarrier", "Program", "Run", "TensorLoad", "TensorStore", "Trace",
+        "Use",
+    }  # fmt: skip

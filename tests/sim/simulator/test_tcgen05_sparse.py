@@ -1,10 +1,14 @@
 """Sparse products against NumPy: A with half of its elements, and metadata in tensor memory."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from numba_tma import ptx
 from numba_tma import simulator as sim
+from numba_tma.simulator.tcgen05_sparse import metadata_lanes, read_codes
+from numba_tma.simulator.tensor_memory_instructions import _cells
 from tests.kernels.tensor_products import (
     BITS,
     as_type,
@@ -285,3 +289,48 @@ def test_b_of_a_sparse_product_takes_64_bytes_of_a_row():
     swizzled_32 = 6 << 61 | 1 << 46 | 64 | 16 << 32
     with pytest.raises(sim.BadOperand, match="rows of 32 B, and a sparse product reads 64 B"):
         sim.tcgen05_operands.in_shared("product, B", swizzled_32, 64, "f16", "K", steps=2)
+
+
+@pytest.mark.parametrize(("group", "legal"), [(2, (4, 14)), (4, (4, 6, 8, 9, 12, 13, 14))])
+@pytest.mark.parametrize("layout", ["D", "E"])
+def test_a_code_is_one_that_ptx_defines(group, legal, layout):
+    lanes = metadata_lanes(layout)
+    cells = SimpleNamespace(lane=np.array([[0], [1]]), column=np.array([[2], [2]]), shift=8)
+    for code in range(16):
+        data = np.zeros((128, 8), np.uint32)
+        data[[lane + row for lane in lanes for row in (0, 1)], 7] = code << 8
+        if code in legal:
+            found = read_codes("it", data, 5, cells, layout, group)
+            assert found.tolist() == [[code], [code]]
+        else:
+            with pytest.raises(sim.BadOperand, match=f"it: the metadata at 0x5 .* {code:#x} for"):
+                read_codes("it", data, 5, cells, layout, group)
+
+
+def test_the_copies_of_metadata_are_equal():
+    cells = SimpleNamespace(lane=np.array([[0]]), column=np.array([[0]]), shift=0)
+    data = np.full((128, 2), 4, np.uint32)
+    data[64, 0] = 14
+    assert read_codes("it", data, 0, cells, "D", 4).tolist() == [[4]]
+    with pytest.raises(sim.TensorMemoryMisuse, match="differ between their copies in lanes 0, 64"):
+        read_codes("it", data, 0, cells, "E", 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "thread", "offset", "cells"),
+    [
+        ("32x32b", 5, 0, [(5, 0), (5, 1), (5, 2), (5, 3)]),
+        ("16x32bx2", 5, 32, [(5, 0), (5, 1), (5, 2), (5, 3)]),
+        ("16x32bx2", 21, 32, [(21, 32), (21, 33), (21, 34), (21, 35)]),
+        ("16x64b", 6, 0, [(1, 2), (1, 3), (1, 6), (1, 7)]),
+    ],
+)
+def test_packed_registers_have_two_columns(shape, thread, offset, cells):
+    """A register of 16-bit elements is two columns: register r of 32x32b has columns 2r, 2r + 1."""
+    taddr = 64 << 16 | 100
+    lanes, columns = _cells(SimpleNamespace(lane=thread), shape, taddr, 2, True, offset)
+    found = list(zip(lanes.ravel().tolist(), columns.ravel().tolist()))
+    assert found == [(64 + lane, 100 + column) for lane, column in cells]
+    lanes, columns = _cells(SimpleNamespace(lane=thread), shape, taddr, 1, False, offset)
+    first = cells[0] if shape != "16x64b" else (1, 1)
+    assert (lanes.tolist(), columns.tolist()) == ([64 + first[0]], [100 + first[1]])
