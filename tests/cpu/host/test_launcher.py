@@ -20,9 +20,11 @@ from numba.cuda.cudadrv.devicearray import DeviceNDArray, DeviceRecord
 import numba_tma as tma
 from numba_tma.backend.numba_cuda import launches as compiler
 from numba_tma.backend.numba_cuda import prepared_launch as _prepared_launch
+from numba_tma.backend.numba_cuda.packing import Packer
 from numba_tma.host import driver as _driver
 from numba_tma.host import encoding as _encoding
 from numba_tma.host import streams as _streams
+from numba_tma.host.launching import Unfit
 from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
 
 ADDRESS = 0x7F00_1234_5000
@@ -207,6 +209,21 @@ def test_maps_and_their_arrays_are_packed(driver, tensor_map, monkeypatch):
     driver.sizes = [8]
     descriptor(maps)
     assert driver.launches[-1].packed == [ADDRESS.to_bytes(8, "little")]
+
+
+@pytest.mark.parametrize(
+    ("numba_type", "argument"),
+    [
+        (types.intp, 3), (types.float64, 2.5), (types.boolean, True), (types.boolean, np.bool_(1)),
+        (types.float32, np.float32(2)), (types.float64, np.float64(2)),
+        *((getattr(types, kind.__name__), kind(3)) for kind in (np.int8, np.int64, np.uint16)),
+    ],
+)  # fmt: skip
+def test_what_cuda_core_packs_needs_no_conversion(numba_type, argument):
+    field = Packer(["n"], [numba_type], [argument]).fields[0]
+    assert field.read is None and field.value(argument) is argument
+    with pytest.raises(Unfit, match="it is a str, not this"):
+        field.value("text")
 
 
 def test_arguments_of_other_types_compile_another_kernel(driver):

@@ -36,10 +36,11 @@ def test_two_starts_have_memory_of_their_own(tmp_path):
 #: Handles, their stages, and loops over stages: the objects of a kernel.
 CHANGING = """
 CircularBufferHandle Consume ConsumeFrom ConsumerStage FullStage KVPipelineHandle
-LaunchControlHandle LaunchedTiles LoadStage Loads OrderedSequence OutputConsume OutputConsumer OutputProduce
-OutputProducer OutputStage OutputTilePipelineHandle PipelineState Produce ProduceFrom ProducerStage
-Stage StageTiles StagedPipeline StorePipelineHandle StoreStage StoreStages TMAConsumerPipeline
-TMAProducerPipeline TileConsumer TilePipelineHandle TileProducer TileQueue Tiles Turn
+LaunchControlHandle LaunchedTiles LoadStage Loads OrderedSequence OutputConsume OutputConsumer
+OutputProduce OutputProducer OutputStage OutputTilePipelineHandle PipelineState Produce
+ProduceFrom ProducerStage Stage StageTiles StagedPipeline StorePipelineHandle StoreStage
+StoreStages TMAConsumerPipeline TMAProducerPipeline TileConsumer TilePipelineHandle TileProducer
+TileQueue Tiles Turn
 """
 
 

@@ -8,6 +8,7 @@ import pytest
 from numba_tma import ptx
 from numba_tma import simulator as sim
 from numba_tma.host import tensor_memory_layout as layout
+from numba_tma.simulator.tcgen05_descriptor import product_shape
 from tests.kernels.tensor_products import (
     as_type,
     chunked,
@@ -267,3 +268,81 @@ def test_packed_registers():
         return sim.tcgen05_ld("32x32b", base, 4)
 
     assert stored_row(values, unpacked)[0] == [1, 2, 3, 4]
+
+
+# ------------------------------------------------------------- what a descriptor cannot say
+
+
+def said(kind="f16", m=128, n=32, a="f16", b="f16", d="f32", cta=1, ws=False, block=None, **more):
+    """Return the product that an instruction descriptor describes."""
+    return product_shape(kind, idesc(kind, m, n, a, b, d, **more), cta, ws=ws, block=block)
+
+
+SCALED = {"kind": "mxf4nvf4", "a": "e2m1", "b": "e2m1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"m": 96}, "says M 96; with cta_group 1 it is 64 or 128"),
+        ({"m": 256}, "says M 256; with cta_group 1 it is 64 or 128"),
+        ({"m": 64, "cta": 2}, "says M 64; with cta_group 2 it is 128 or 256"),
+        ({"m": 16, "ws": True}, "says M 16; with cta_group 1 and .ws it is 32 or 64 or 128"),
+        ({"n": 40}, "says N 40; with cta_group 1 and M 128 it is 16, 32, 48"),
+        ({"n": 32, "m": 64, "ws": True}, "says N 32; with cta_group 1 and .ws and M 64 it is 64"),
+        ({"max_shift": 8}, "says max_shift 8; only the .ws form shifts columns of B"),
+        ({"b": "bf16"}, "there is no f16 x bf16 -> f32; the kind multiplies f16"),
+        ({"block": "block32"}, "block32 is for kinds with scale factors"),
+        (
+            SCALED | {"block": "block64", "scale_type": "ue8m0"},
+            "the block of its scale factors is block64: use one of",
+        ),
+        (
+            SCALED | {"block": "block32", "scale_type": "ue4m3"},
+            "idesc says scale factors of ue4m3; those of 32 elements are ue8m0",
+        ),
+        (
+            SCALED | {"block": "block32", "scale_type": "ue8m0", "scale_b_id": 1},
+            "the scale factors of B begin at byte 1; of 2 a row, that is a multiple of 2 below 4",
+        ),
+        (
+            SCALED | {"block": "block16", "scale_type": "ue4m3", "scale_a_id": 2},
+            "the scale factors of A begin at byte 2; of 4 a row, that is a multiple of 4 below 4",
+        ),
+    ],
+)
+def test_there_is_no_such_product(given, text):
+    with pytest.raises(sim.BadOperand) as caught:
+        said(**given)
+    assert text in str(caught.value)
+
+
+def test_there_are_products():
+    assert (said().k, said().scales) == (16, 0)
+    assert said(m=64, n=64, ws=True, max_shift=8).says.max_shift == 8
+    for block, scales, kind in (("block32", 2, "ue8m0"), ("block16", 4, "ue4m3")):
+        found = said(**SCALED, block=block, scale_type=kind)
+        assert (found.k, found.scales) == (64, scales)
+    assert said("mxf8f6f4", a="e4m3", b="e5m2", scale_type="ue8m0").scales == 1
+    with pytest.raises(NotImplementedError, match="a K of 96"):
+        said(**SCALED, block="block32", scale_type="ue8m0", k96=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"disable_output_lane": (0, 0)}, "the mask of lanes has 2 words; with cta_group 1 it has 4"),
+        ({"scale_input_d": 16}, "scale_d is 16; it is 0 to 15"),
+        ({"scale_input_d": -1}, "scale_d is -1; it is 0 to 15"),
+    ],
+)
+def test_optional_operands_have_a_range(given, text):
+    says = idesc("f16", 128, 32, "f16", "f16")
+
+    def body(rank, base, at):
+        a = descriptor(at[0], 128)
+        ptx.tcgen05_mma(base, a, a, says, False, "f16", 1, **given)
+
+    with pytest.raises(sim.BadOperand) as caught:
+        run(issued(body), [np.zeros(16384, np.uint8)])
+    assert text in str(caught.value)
