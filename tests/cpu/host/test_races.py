@@ -73,6 +73,8 @@ STORE = [event(Kind.SOURCE, 0, TILE, 512), event(Kind.COMMIT, 0)]
 DRAIN = [event(Kind.DRAINED, 0, 0, 0)]
 PRODUCT = [event(Kind.PRODUCT, 1, TILE, 512), event(Kind.PRODUCT_COMMIT, 1)]
 COPY = [event(Kind.COPY, 0, TILE, 16)]
+BOTH = 0x8010
+PAIR = [event(Kind.INIT, 0, BOTH, 2), *meet(0, 1)]
 
 RIGHT = {
     "a stage that goes round": [
@@ -93,6 +95,21 @@ RIGHT = {
     "threads that have left a meeting": [
         write(0), event(Kind.MEET, 0, 2, 96, ALL), event(Kind.MEET, 1, 2, 96, ALL),
         event(Kind.MET, 0, 2), event(Kind.MET, 1, 2), read(1),
+    ],
+    "bytes expected without an arrival": [
+        event(Kind.EXPECT, 0, FULL, 0, 512), arrive(0, FULL, 512), load(0, OTHER), load(0),
+        wait(1, FULL, 0), read(1),
+    ],
+    "a wait for the own arrival": [
+        *PAIR, write(0), arrive(0, BOTH), arrive(1, BOTH), event(Kind.WAITED_OWN, 0, BOTH),
+        event(Kind.WAITED_OWN, 1, BOTH), write(1), arrive(1, BOTH), arrive(0, BOTH),
+        event(Kind.WAITED_OWN, 0, BOTH), read(0),
+    ],
+    "a write to another block": [
+        event(Kind.UNTRACKED, 0), event(Kind.READ, 1, TILE + 64, 16),
+    ],
+    "a copy of unknown size": [
+        event(Kind.UNCOUNTED, 0, FULL), event(Kind.READ, 1, TILE + 64, 16),
     ],
 }  # fmt: skip
 WRONG = {
@@ -118,6 +135,21 @@ WRONG = {
     "a copy is under way": ([*COPY, *meet(0, 1), read(1)], "EarlyRead"),
     "threads write": ([write(0), write(1)], "EarlyOverwrite"),
     "threads read": ([write(0), read(1)], "EarlyRead"),
+    "bytes completed by other means": (
+        [
+            arrive(0, FULL, 512), event(Kind.COMPLETE, 0, FULL, 0, 512), load(0),
+            wait(1, FULL, 0), read(1),
+        ],
+        "EarlyRead",
+    ),
+    "written after the own arrival": (
+        [
+            *PAIR, arrive(0, BOTH), arrive(1, BOTH), event(Kind.WAITED_OWN, 1, BOTH), write(0),
+            read(1),
+        ],
+        "EarlyRead",
+    ),
+    "used after its end": ([event(Kind.INVAL, 0, FULL), arrive(1, FULL)], "BarrierMisuse"),
     "never written": ([event(Kind.READ, 1, TILE + 64, 16)], "UninitializedRead"),
 }  # fmt: skip
 
