@@ -220,3 +220,49 @@ def test_an_output_of_a_pair_is_committed_to_both_blocks(rank):
     commits = [given for name, given in log if name.startswith("tcgen05.commit")]
     full = [machine.shared[-1] + 8 * (i % 2) for i in range(3)]
     assert commits == [(place, 3 << rank) for place in full]
+
+
+def initialised(pipe, block, thread=0):
+    """Return the mbarriers that a thread initialises: offset from the first, and arrivals."""
+
+    @cuda.jit
+    def kernel():
+        pipe.start()
+
+    machine = Machine(compile_ptx(kernel, (), cc=HOPPER), block=(block, 1, 1))
+    log = machine.run(thread)
+    found = [given for name, given in log if name.startswith("mbarrier.init")]
+    fences = [name for name, _ in log if "fence.mbarrier_init" in name]
+    assert len(fences) == bool(found)
+    return [(address - found[0][0], count) for address, count in found]
+
+
+WORKERS = tma.Roles(load=tma.Warps(1), left=tma.Warps(2), right=tma.Warps(1))
+
+
+@pytest.mark.parametrize(
+    ("pipe", "block", "full", "empty", "meetings"),
+    [
+        (tma.TilePipeline(3, x=TILE), 128, 1, 3, []),  # each consumer warp releases
+        (tma.TilePipeline(2, x=TILE), 64, 1, 1, []),
+        (tma.TilePipeline(2, x=TILE, debug=True), 160, 1, 4, [128]),
+        (
+            tma.TilePipeline(
+                2, x=TILE, producer=WORKERS.load, consumer=(WORKERS.left, WORKERS.right)
+            ),
+            128, 1, 3, [],
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_one_thread_initialises_the_barriers_of_a_ring(pipe, block, full, empty, meetings):
+    found = initialised(pipe, block)
+    stages = range(pipe.num_stages)
+    counts = [dict(found)[8 * stage] for stage in stages]
+    assert counts == [full] * pipe.num_stages
+    counts = [dict(found)[pipe.empty_offset + 8 * stage] for stage in stages]
+    assert counts == [empty] * pipe.num_stages and pipe.empty_offset >= 8 * pipe.num_stages
+    others = found[2 * pipe.num_stages :]
+    assert [count for _, count in others] == meetings
+    assert len(dict(found)) == len(found) == 2 * pipe.num_stages + len(meetings)
+    assert initialised(pipe, block, thread=1) == []
