@@ -483,8 +483,9 @@ def _labelled(
     """Log where a pipeline's memory is, for the names in messages."""
     if function.__name__.startswith("label_"):
         (owner,) = sig.args[0].static
-        # A kernel with the log needs more registers than a large block may have.
-        compiler.limit_registers(builder, int(getattr(owner, "block", None) or 0))
+        if block := getattr(owner, "block", None):
+            # A kernel with the log needs more registers than a large block may have.
+            compiler.limit_registers(builder, int(block))
         places = [context.cast(builder, a, t, U32) for a, t in zip(args[1:], sig.args[1:])]
         base, barriers = (*places, _constant(0))[:2]
         number = _constant(label_number(function, owner))

@@ -1,5 +1,6 @@
 """Races mode in compiled kernels, executed: the log that the host reads."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +175,9 @@ def test_an_access_is_logged_unless_it_was_the_last_of_its_kind_to_these_16_byte
 # ----------------------------------------------------------------------- in races mode
 
 
+WORKERS = tma.Roles(load=tma.Warps(1), work=tma.Warps(2))
+
+
 def row_cases(tile, full):
     """Return calls of instructions with the events that they log: kind, address, size, other."""
     k = Kind
@@ -264,7 +268,26 @@ def rows_logged():
         answer=lambda name, _: 1 if "activemask" in name else int("_wait" in name),
     )  # fmt: skip
     machine.run(0, **ALONE)
-    return calls, events(machine).tolist(), machine.shared, matrix_rows_logged()
+    return calls, events(machine).tolist(), machine.shared, matrix_rows_logged(), launch_bounds()
+
+
+def launch_bounds():
+    """Return the largest block of kernels of a pipeline without roles, and of two with and without.
+
+    The first has no limit; a block of roles has a known size.
+    """
+    plain = tma.TilePipeline(2, x=OPERAND)
+    of_roles = tma.TilePipeline(2, x=OPERAND, producer=WORKERS.load, consumer=WORKERS.work)
+
+    def without():
+        plain.start()
+
+    def both():
+        of_roles.start()
+        plain.start()
+
+    texts = [compile_ptx(cuda.jit(kernel), (), cc=(9, 0, "a")) for kernel in (without, both)]
+    return [re.findall(r"\.maxntid (\d+)", text) for text in texts]
 
 
 def matrix_rows_logged():
@@ -289,7 +312,7 @@ def matrix_rows_logged():
 
 
 def test_every_instruction_logs_what_it_does():
-    calls, found, (tile, full), matrices = run_isolated(rows_logged, timeout=240, env=RACES)
+    calls, found, (tile, full), matrices, bounds = run_isolated(rows_logged, timeout=240, env=RACES)
     logged = {}
     for event in (dict(zip(EVENT.names, values)) for values in found):
         if event["kind"] == Kind.SITE:
@@ -301,6 +324,7 @@ def test_every_instruction_logs_what_it_does():
     rows = [(Kind.READ, 0, 8), (Kind.READ, 512, 16), (Kind.READ, 1024, 32), (Kind.WRITE, 1536, 16)]
     each = [(kind, start + 16 * row) for kind, start, count in rows for row in range(count)]
     assert sorted(matrices) == sorted(each)
+    assert bounds == [[], ["96"]]
 
 
 @pytest.mark.parametrize(
