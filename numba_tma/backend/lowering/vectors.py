@@ -145,6 +145,8 @@ class _MapLanes(compiler.AbstractTemplate):
         if kws or not all(isinstance(v, VectorType) for v in vectors):
             raise TypingError(f"map_lanes(vectors=...) takes a tuple of vectors, not {vectors}")
         widest = max(vectors, key=lambda v: v.count)
+        if any(v.count not in (1, widest.count) for v in vectors):
+            raise TypingError(f"map_lanes(vectors=...): {vectors} have different numbers of lanes")
         scalars = (*(v.dtype for v in vectors), *numbers)
         resolved = self.context.resolve_function_type(function, scalars, {})
         if resolved is None:

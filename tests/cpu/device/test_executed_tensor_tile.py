@@ -14,9 +14,13 @@ from tests.ptx_machine import Machine
 F32, F16 = as_dtype("f32"), as_dtype("f16")
 
 
-def executed(body, thread=0, **special):
+def compiled(body):
+    return compile_ptx(cuda.jit(body), (types.int64[::1],), cc=(10, 0, "a"))
+
+
+def executed(ptx, thread=0, **special):
     """Return what a thread of a kernel writes to `out`, and what it tells the hardware."""
-    ptx, out = compile_ptx(cuda.jit(body), (types.int64[::1],), cc=(10, 0, "a")), np.zeros(4, "i8")
+    out = np.zeros(4, np.int64)
     return out, Machine(ptx, out, block=(256, 1, 1)).run(thread, **special)
 
 
@@ -36,9 +40,10 @@ def test_the_row_of_a_thread_s_lane(layout, row):
     def kernel(out):
         out[0] = TensorTile(layout, u32(0)).row
 
+    ptx = compiled(kernel)
     for thread in (0, 37, 69, 127, 128 + 70):
         for rank in range(4):  # a pair is two neighbours of the cluster
-            out, _ = executed(kernel, thread, cluster_ctarank=rank, cluster_nctarank=4)
+            out, _ = executed(ptx, thread, cluster_ctarank=rank, cluster_nctarank=4)
             assert out[0] == row(thread % 128, rank % 2)
 
 
@@ -64,8 +69,9 @@ def test_what_a_store_tells_tensor_memory(layout, column, cell, words):
         one, three = np.float32(1.5), np.float32(3)
         TensorTile(layout, u32(32)).store(column, (one, np.float32(-2), three, np.float32(4)))
 
+    ptx = compiled(kernel)
     for thread in (0, 70, 128 + 32):
-        _, log = executed(kernel, thread)
+        _, log = executed(ptx, thread)
         ((address, stored),) = [given for name, given in log if name.startswith("tcgen05.st")]
         assert address == 32 + cell + (thread // 32 % 4 * 32 << 16)
         assert list(stored) == words
