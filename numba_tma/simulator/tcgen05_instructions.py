@@ -27,7 +27,7 @@ from numba_tma.simulator.errors import (
     UninitializedRead,
 )
 from numba_tma.simulator.protocol import Multiply, Span
-from numba_tma.simulator.tcgen05_descriptor import product_shape
+from numba_tma.simulator.tcgen05_descriptor import ProductShape, product_shape
 from numba_tma.simulator.tcgen05_operands import (
     Place,
     check_swizzle,
@@ -93,7 +93,7 @@ def tcgen05_mma(
     if sparse_metadata is not None:
         check_sparse(what, layout, says.a, int(sparse_metadata), says.selector)
     blocks = _blocks(what, cta_group)
-    _check_optional(what, cta_group, mask, scale_d)
+    _check_forms(what, shape, ws, cta_group, mask, scale_d, zero_mask)
     d = int(d)
     _check_lane(what, "the accumulator", d, layout)
     operand: Place | int = int(a)
@@ -152,18 +152,33 @@ def _collector(given: str | None, ws: bool) -> tuple[str, str]:
     return buffer or ("b0" if ws else "a"), operation
 
 
-def _check_optional(
-    what: str, cta_group: int, mask: Sequence[int] | None, scale_d: int | None
+def _check_forms(
+    what: str,
+    shape: ProductShape,
+    ws: bool,
+    cta_group: int,
+    mask: Sequence[int] | None,
+    scale_d: int | None,
+    zero_mask: int | None,
 ) -> None:
     """Raise unless the optional operands go with the form."""
+    if ws and (shape.scales or mask is not None or scale_d is not None or cta_group == 2):
+        raise BadOperand(
+            f"{what}: the .ws form takes no scale factors, no mask of lanes, no scale_d and no "
+            "cta_group 2"
+        )
+    if zero_mask is not None and not ws:
+        raise BadOperand(f"{what}: a zero-column mask goes with the .ws form alone")
     if mask is not None and len(mask) != 4 * cta_group:
         raise BadOperand(
             f"{what}: the mask of lanes has {len(mask)} words; with cta_group {cta_group} it has "
             f"{4 * cta_group}, one for each 32 lanes"
         )
     if scale_d is not None:
-        if not 0 <= int(scale_d) <= 15:
-            raise BadOperand(f"{what}: scale_d is {scale_d}; it is 0 to 15")
+        if not what.endswith(("f16", "tf32")) or not 0 <= int(scale_d) <= 15:
+            raise BadOperand(
+                f"{what}: scale_d is {scale_d}; it is 0 to 15, for kind::f16 and kind::tf32"
+            )
 
 
 def _check_lane(what: str, name: str, address: int, layout: str) -> None:

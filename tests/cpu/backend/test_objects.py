@@ -20,12 +20,14 @@ from numba_tma.backend.interface import (
     i64,
     u32,
 )
+from numba_tma.backend.lowering.instructions import _form
 from numba_tma.backend.numba_cuda import kernels, launches
 from numba_tma.backend.numba_cuda.constants import known
 from numba_tma.backend.numba_cuda.handles import HANDLES
 from numba_tma.backend.numba_cuda.kernels import PLAIN_SHARED, _check_sum, static_shared
 from numba_tma.backend.numba_cuda.object_types import ObjectType
 from numba_tma.host.host_only import not_in_shared_memory
+from numba_tma.ptx import TABLE
 from numba_tma.tools.testing import compile_ptx
 from tests.ptx_machine import Machine
 
@@ -332,3 +334,16 @@ def test_a_kernel_is_compiled_once_for_its_arguments(monkeypatch):
     )
     assert launches.compiled_for(kernel, 1, 32, (3,)) == "compiled"
     assert told == [(3,), ("compiled", configuration), "before"]
+
+
+def test_the_form_of_a_call_has_the_optional_operands_that_are_given():
+    for row in TABLE.values():
+        optional = [n for n in row.operands if row.is_optional(n) and n not in row.choices]
+        given = {name: types.uint32 for name in row.operands if name not in row.choices}
+        given |= {"coordinates": types.UniTuple(types.int32, 3)} if row.ranks else {}
+        form = _form(row, given, {})
+        assert (form.given, form.rank) == (frozenset(optional), 3 if row.ranks else None)
+        for absent in (types.none, types.Omitted(None)):
+            form = _form(row, given | dict.fromkeys(optional[:1], absent), {"num": 4})
+            assert form.given == frozenset(optional[1:]) and form.choices == {"num": 4}
+        assert _form(row, {}, {}).given == frozenset()

@@ -267,8 +267,9 @@ def rows_logged():
         bytes(128), bytes(128), 1 << 33, 0,
         answer=lambda name, _: 1 if "activemask" in name else int("_wait" in name),
     )  # fmt: skip
-    machine.run(0, **ALONE)
-    return calls, events(machine).tolist(), machine.shared, matrix_rows_logged(), launch_bounds()
+    names = [name for name, _ in machine.run(0, **ALONE)]
+    before = dict(zip(names[1:], names))  # what stands before the last instruction of each name
+    return calls, events(machine).tolist(), machine.shared, before, matrix_rows_logged()
 
 
 def launch_bounds():
@@ -312,7 +313,7 @@ def matrix_rows_logged():
 
 
 def test_every_instruction_logs_what_it_does():
-    calls, found, (tile, full), matrices, bounds = run_isolated(rows_logged, timeout=240, env=RACES)
+    calls, found, (tile, full), before, matrices = run_isolated(rows_logged, timeout=240, env=RACES)
     logged = {}
     for event in (dict(zip(EVENT.names, values)) for values in found):
         if event["kind"] == Kind.SITE:
@@ -324,7 +325,13 @@ def test_every_instruction_logs_what_it_does():
     rows = [(Kind.READ, 0, 8), (Kind.READ, 512, 16), (Kind.READ, 1024, 32), (Kind.WRITE, 1536, 16)]
     each = [(kind, start + 16 * row) for kind, start, count in rows for row in range(count)]
     assert sorted(matrices) == sorted(each)
-    assert bounds == [[], ["96"]]
+    for name in ("wgmma.fence", "wgmma.commit_group", "wgmma.wait_group", "bar.sync"):
+        (met,) = (each for after, each in before.items() if after.startswith(name))
+        assert met.startswith("bar.warp.sync"), f"lanes of a warp come apart to {name}"
+
+
+def test_a_block_of_roles_has_the_registers_of_its_size():
+    assert run_isolated(launch_bounds, timeout=240, env=RACES) == [[], ["96"]]
 
 
 @pytest.mark.parametrize(
