@@ -151,7 +151,8 @@ def test_what_follows_from_a_plan(kind, warpgroups):
     plan, dtype = AttentionPlan(warpgroups, 96, 3), as_dtype(kind)
     problem = AttentionProblem(64, dtype, result=as_dtype("f16") if kind == "e4m3" else None)
     form, size = AttentionForm(problem, plan), dtype.itemsize
-    assert (plan.block_q, plan.q_rows, plan.threads) == (64 * warpgroups, 64, 128 * (warpgroups + 1))
+    assert (plan.block_q, plan.q_rows) == (64 * warpgroups, 64)
+    assert plan.threads == 128 * (warpgroups + 1)
     # 65,536 registers: of the consumers 240 a thread with one or two warpgroups, 160 with three.
     assert plan.load_registers == (32 if warpgroups == 3 else 24)
     assert (form.span_nbytes, form.span, form.spans) == (64 * size, 64, 1)

@@ -1,7 +1,6 @@
 """Launches of the small kernels: blocks that cover their work and no more."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest

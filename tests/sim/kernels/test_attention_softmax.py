@@ -49,8 +49,10 @@ class Scores:
         return Scores(np.array([[fn(v, *more) for v in row] for row in self.values], F32))
 
     def map_coords(self, fn, *more):
-        rows = enumerate(self.values)
-        return Scores(np.array([[fn(v, i, j, *more) for j, v in enumerate(row)] for i, row in rows]))
+        found = np.empty_like(self.values)
+        for place, value in np.ndenumerate(self.values):
+            found[place] = fn(value, *place, *more)
+        return Scores(found)
 
 
 @pytest.mark.parametrize(
