@@ -261,9 +261,11 @@ def test_plans_of_rows():
 @pytest.mark.parametrize(
     ("columns", "options", "plan"),
     [
-        (16, PLAIN, RowPlan(1, 128)),
-        (32, PLAIN, RowPlan(1, 128)),
-        (33, PLAIN, RowPlan(2, 64)),
+        (4, PLAIN, RowPlan(1, 128)),
+        (8, PLAIN, RowPlan(2, 64)),
+        (16, PLAIN, RowPlan(4, 32)),
+        (128, PLAIN, RowPlan(4, 32)),
+        (129, PLAIN, RowPlan(8, 16)),
         (1024, PLAIN, RowPlan(32, 4)),
         (1025, PLAIN, RowPlan(64)),
         (8192, PLAIN, RowPlan(256)),
