@@ -34,7 +34,15 @@ from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
 from numba_tma.kernels.pointwise.kernel import PointwisePlan
 from numba_tma.kernels.pointwise.kernel import plan_for as pointwise_plan_for
 from numba_tma.kernels.rows.backward import plan_for as backward_rows_plan_for
-from numba_tma.kernels.rows.plan import CACHES, PLAIN, PLANS, RowOptions, RowPlan, plan_for
+from numba_tma.kernels.rows.plan import (
+    CACHES,
+    PLAIN,
+    PLANS,
+    UNALIGNED,
+    RowOptions,
+    RowPlan,
+    plan_for,
+)
 from numba_tma.kernels.transpose.kernel import PLANS as TRANSPOSE_PLANS
 from numba_tma.kernels.transpose.kernel import TransposePlan
 
@@ -282,6 +290,32 @@ def test_plans_of_rows():
 def test_rows_that_were_not_measured(columns, options, plan):
     """Of four bytes an element: 32 a thread, or slots of 16 KB where memory has room."""
     assert plan_for("row_sum", columns, 4, 16, options) == plan
+
+
+SLOTS = {"bulk": True, "slot": 8192, "blocks": 4, "cache": "evict_last"}
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "options", "plan"),
+    [
+        ("rmsnorm", 31, PLAIN, RowPlan(1, 128)),
+        ("rmsnorm", 511, PLAIN, RowPlan(16, 8)),
+        ("rmsnorm", 512, PLAIN, RowPlan(16, 4, early=True)),
+        ("rmsnorm", 1280, PLAIN, RowPlan(32, 4, early=True)),
+        ("rmsnorm", 1281, PLAIN, RowPlan(64, early=True)),
+        ("rmsnorm", 16384, PLAIN, RowPlan(512, early=True)),
+        ("rmsnorm", 16385, PLAIN, RowPlan(256, early=True, **SLOTS)),
+        ("layernorm", 50257, RowOptions(weight=True, bias=True), RowPlan(256, 1, 2, **SLOTS)),
+        ("layernorm", 50257, PLAIN, RowPlan(256, 1, 2, early=True, **SLOTS)),
+        ("row_sum", 921584, PLAIN, RowPlan(256, 1, 8, **SLOTS)),
+        ("row_sum", 921585, PLAIN, RowPlan(1024, 1, 8, early=True, **KEPT)),
+        ("row_sum", 40961, RowOptions(residual=True), RowPlan(256, 1, 4, **SLOTS)),
+        ("row_sum", 1 << 24, PLAIN, RowPlan(1024, 1, 8, early=True, **KEPT)),
+    ],
+)
+def test_unaligned_rows(name, columns, options, plan):
+    """Of two bytes an element: staged in slots of 8 KB where they are long and fit."""
+    assert plan_for(name, columns, 2, UNALIGNED, options) == plan
 
 
 @pytest.mark.parametrize(
