@@ -85,6 +85,85 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ),
 }
 
+#: Those of kernels: (path under numba_tma/kernels, reason) to the lines with the mutation.
+_OF_KERNELS: dict[tuple[str, str], list[str]] = {
+    ("attention/backward/passes.py", "A share of one access has no second one for a limit."): [
+        "present = 2 if row < queries else 0",
+        "upper, lower = 2 if row < queries else 0, 1 if row + 8 < queries else 0",
+        "upper, lower = 1 if row < queries else 0, 2 if row + 8 < queries else 0",
+    ],
+    ("attention/backward/passes.py", "A whole share has all its accesses, whatever the limit."): [
+        "values = to_float(SUMS, load_global(SUMS, at, 0, 5)) * scale",
+        "store_sums(CLEARED, sums + 4 * (place * HEAD_DIM + lane * CHUNK), 0, 3, zeros(CLEARED))",
+    ],
+    ("rows/backward.py", "A whole share has all its accesses, whatever the limit."): [
+        "return to_float(STATISTIC, load_cached(STATISTIC, address + 4 * row, 0, 2))[0]",
+    ],
+    ("rows/backward.py", "A part has two sums."): ["zero = np.float32(1)"],
+    ("rows/softmax.py", "A part is a maximum and a sum; the statistic is one number."): [
+        "zero = np.float32(1)",
+        "maximum, zero = larger(part[0], other[0]), np.float32(1)",
+        "return four(maximum, lanes_sum(part[1] * factor, lanes), np.float32(1), np.float32(0))",
+        "return four(maximum, lanes_sum(part[1] * factor, lanes), np.float32(0), np.float32(1))",
+    ],
+    ("attention/kernel.py", "Products with e4m3 alone have a second sum of O."): [
+        "return RowState(p, o, 1, row_max, shift, row_sum, per_row(1), not form.votes, rows)",
+        "return RowState(p, o, 1, row_max, shift, row_sum, rescale, needs_rescale, rows)",
+    ],
+    ("attention/softmax.py", "The mask of a tile that rows see whole hides nothing."): [
+        "if rows.stop <= form.block_k:",
+        "if rows.end <= form.block_k:",
+        "if rows.start >= 1 - ROWS:",
+    ],
+    ("attention/tcgen05_softmax.py", "The mask of a tile that rows see whole hides nothing."): [
+        "if rows.stop <= form.block_k:",
+        "if rows.end <= form.block_k:",
+        "if rows.start >= 1 - LANES:",
+    ],
+    ("attention/plan.py", "The tiles of a head do not depend on the number of heads."): [
+        "schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(queries, keys, 2)",
+    ],
+    ("attention/tcgen05_plan.py", "The tiles of a head do not depend on the number of heads."): [
+        "schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(queries, keys, 2)",
+    ],
+    ("attention/tcgen05_kernel.py", "Any one thread may do it."): ["if cuda.threadIdx.x == 1:"],
+    ("attention/transpose_v.py", "Any one thread may do it."): ["if thread == 1:"],
+    ("copy/grouped.py", "Any one thread may do it."): ["issues = cuda.threadIdx.x == 1"],
+    ("copy/kernel.py", "Any one thread may do it."): ["if cuda.threadIdx.x == 1:"],
+    ("pointwise/kernel.py", "Any one thread may do it."): ["if thread == 1:"],
+    ("transpose/kernel.py", "Any one thread may do it."): ["if thread == 1:", "elif thread == 1:"],
+    ("matmul/choice.py", "The number of rows is a multiple of 8."): [
+        "long = 512 if n <= 17 and cluster == 1 else 256  # faster, where five such stages fit",
+    ],
+    ("matmul/kernel.py", "An epilogue without such a source does not use its value."): [
+        "return np.float32(1)",
+    ],
+    **{
+        (f"matmul/{name}.py", "The element is its tile's origin, and its last."): [
+            f"return finish(value, np.int32({place}), before, added, here, terms)"
+            for place in ("1), np.int32(0", "0), np.int32(1")
+        ]
+        for name in ("mma_kernel", "swapped_kernel", "tcgen05_epilogue")
+    },
+    ("matmul/epilogue.py", "The element is its tile's origin, and its last."): [
+        "element: Any = OutputElement(np.int32(1), np.int32(0), here, old, added)",
+        "element: Any = OutputElement(np.int32(0), np.int32(1), here, old, added)",
+    ],
+    ("pointwise/kernel.py", "What reads a chunk ignores its last argument."): [
+        "values = read_all(inputs, chunk, i, 1)",
+        "out, left, map_lanes(fn, read_ones(inputs, chunk, left, 1), numbers), SINGLE",
+    ],
+    ("pointwise/formulas.py", "From -14.5 on downwards float32 holds no other result than 0."): [
+        "_LOWEST: Any = np.float32(-16)  # where the result has become zero, and infinity times "
+        "zero is near",
+    ],
+}  # fmt: skip
+EQUIVALENT |= {
+    (f"numba_tma/kernels/{path}", line): reason
+    for (path, reason), lines in _OF_KERNELS.items()
+    for line in lines
+}
+
 
 def reason_of(mutation: Mutation, source: str) -> str:
     """Return why a mutation is equivalent; "" if it is not."""

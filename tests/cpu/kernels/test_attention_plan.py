@@ -11,9 +11,11 @@ from numba_tma.kernels._host.limits import CACHED_BYTES
 from numba_tma.kernels.attention.plan import (
     FEW_QUERIES_PLANS,
     PLANS,
+    AttentionForm,
     AttentionPlan,
     AttentionProblem,
     balance,
+    check_plan,
     most_heads_together,
     plan_for,
     splits_for,
@@ -127,3 +129,60 @@ def test_no_number_of_parts_is_faster(steps, heads):
 
 def test_a_plan_of_no_arguments_is_that_of_the_usual_head_dim():
     assert AttentionPlan() == PLANS[128, False]
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [("bf16", 16), ("f16", 16), ("e4m3", 32)])
+def test_a_product_takes_32_bytes_of_keys_at_a_time(dtype, unit):
+    problem = AttentionProblem(64, as_dtype(dtype))
+    for keys in range(16, 257, 16):
+        if keys % unit:
+            with pytest.raises(ValueError, match=rf"f\(plan=.*block_k is a multiple of {unit} up"):
+                check_plan("f", problem, AttentionPlan(block_k=keys))
+        else:
+            check_plan("f", problem, AttentionPlan(block_k=keys))
+    check_plan("f", problem, AttentionPlan(splits=2))
+    with pytest.raises(ValueError, match="splits is 1 for packed sequences"):
+        check_plan("f", replace(problem, packed=True), AttentionPlan(splits=2))
+
+
+@pytest.mark.parametrize("warpgroups", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["bf16", "e4m3"])
+def test_what_follows_from_a_plan(kind, warpgroups):
+    plan, dtype = AttentionPlan(warpgroups, 96, 3), as_dtype(kind)
+    problem = AttentionProblem(64, dtype, result=as_dtype("f16") if kind == "e4m3" else None)
+    form, size = AttentionForm(problem, plan), dtype.itemsize
+    assert (plan.block_q, plan.q_rows) == (64 * warpgroups, 64)
+    assert plan.threads == 128 * (warpgroups + 1)
+    # 65,536 registers: of the consumers 240 a thread with one or two warpgroups, 160 with three.
+    assert plan.load_registers == (32 if warpgroups == 3 else 24)
+    assert (form.span_nbytes, form.span, form.spans) == (64 * size, 64, 1)
+    assert form.q_tile.shape == (1, 64 * warpgroups, 1, 64)
+    assert problem.v_tile(96).shape == ((1, 64, 1, 96) if kind == "e4m3" else (1, 96, 1, 64))
+    assert problem.v_tile(96).swizzle.span == (32 if kind == "e4m3" else 128)
+    assert form.o_rows.shape == (64, 64) and form.o_rows.dtype.name in ("bf16", "f16")
+    assert problem.o_tile(64).swizzle.span == form.o_rows.swizzle.span == 128
+    masks = [(form.masks_left, form.masks_right, form.masks_end)]
+    for mask in ("left", "right", "causal"):
+        form = AttentionForm(replace(problem, **{mask: True}), plan)
+        masks.append((form.masks_left, form.masks_right, form.masks_end))
+    assert masks == [(False, False, True), (True, False, True), (False, True, True),
+                     (False, True, False)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("depth", "plan", "shared"),
+    [
+        (64, AttentionPlan(3, 128, 3), False),  # 24 KiB of Q and of O, six times 16 KiB
+        (128, AttentionPlan(2, 128), False),  # twice 32 KiB, four times 32 KiB
+        (128, AttentionPlan(3, 128), False),  # 96 KiB and 128 KiB of 225
+        (128, AttentionPlan(3, 144), True),
+        (256, AttentionPlan(2, 80), True),  # twice 64 KiB, four times 40 KiB
+        (256, AttentionPlan(1, 48), False),
+        (128, AttentionPlan(2, 160, 2), False),  # 64 KiB and 160 KiB of 225
+        (128, AttentionPlan(2, 176, 2), True),
+    ],
+)
+def test_o_takes_the_place_of_q_where_there_is_no_room(depth, plan, shared):
+    problem = AttentionProblem(depth, as_dtype("bf16"))
+    assert AttentionForm(problem, plan).stages_o_in_q == shared
+    assert not AttentionForm(replace(problem, splits=True), plan).stages_o_in_q

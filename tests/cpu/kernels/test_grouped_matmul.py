@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from numba_tma.kernels.matmul import grouped as module
-from numba_tma.kernels.matmul.choice import CONFIGS
+from numba_tma.kernels.matmul.choice import CONFIGS, MatmulProblem
 from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.grouped import grouped_matmul
 from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
@@ -66,7 +66,9 @@ def test_a_launch(grouped):
     grouped_matmul(*operands(1000, 512, 256, 5), config=config)
     ((kernel, blocks, threads, arguments),) = grouped.launches
     assert kernel[0].b_major == "MN" and kernel[1:] == (False, False, False)
-    a, b, out, groups, _, alpha = arguments
+    a, b, out, groups, extents, alpha = arguments
+    # Without split-K, and with one matrix of rows, whatever their number.
+    assert tuple(extents) == (1000, 512, 0, 2, 1, 0, 0, 1, 1)
     assert (a[1].shape, b[1].shape, out[1].shape) == ((1, 1000, 256), (5, 256, 512), (1, 1000, 512))
     assert out[0] == "ragged_tensor_map" and out[3] == {"axis": 1}
     assert (groups.total, groups.apart, groups.tile_columns, groups.steps) == (5, 0, 2, 4)
@@ -95,6 +97,21 @@ def test_threads_store_what_tma_would_not(grouped):
     grouped_matmul(*operands(100, 511, 256, 5))
     (*_, (_, _, _, arguments)) = grouped.launches
     assert arguments[2].dtype.name == "u16"
+
+
+def test_a_long_k_of_few_rows_is_not_split(grouped):
+    grouped_matmul(*operands(8, 64, 1 << 17, 1))
+    *_, (kernel, *_) = grouped.launches
+    assert kernel[0].config.splits == 1
+
+
+@pytest.mark.parametrize(("m", "groups"), [(100, 1), (100, 5), (1000, 7), (3, 5)])
+def test_the_usual_group_has_an_equal_share_of_the_rows(grouped, monkeypatch, m, groups):
+    asked = []
+    monkeypatch.setattr(module, "choose_from", lambda *given: asked.append(given) or Config())
+    grouped_matmul(*operands(m, 512, 256, groups))
+    rows = max(1, -(-m // groups))
+    assert asked == [(CONFIGS, MatmulProblem(rows, 512, 256, groups, 2, 2, False), 132)]
 
 
 def test_nothing_is_launched_for_nothing(grouped):

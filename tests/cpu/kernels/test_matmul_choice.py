@@ -15,12 +15,14 @@ from numba_tma.kernels.matmul.choice import (
     SCALED_WIDTHS,
     TCGEN05_WIDTHS,
     MatmulProblem,
+    candidates,
     choose,
     choose_mma,
     choose_tcgen05,
     expected_cycles,
     expected_nanoseconds,
     swapped,
+    tcgen05_candidates,
     with_parts,
 )
 from numba_tma.kernels.matmul.plan import Config, MmaConfig, SwappedConfig, Tcgen05Config
@@ -127,6 +129,67 @@ def test_a_cluster_pays_for_its_sums():
     assert alone + 1000 < together < alone + 3000
 
 
+#: Cycles of the model, which was fitted as a whole: for other constants it would be another one.
+MODEL = (Config(128, 256, 2), Config(), Config(128, 128), Config(64, 96), Config(64, 64, k=512),
+         Config(64, 256, splits=2), Config(64, 64, k=256, splits=7),
+         Config(64, 32, stages=2))  # fmt: skip
+CYCLES = {
+    (4096, 4096, 4096): [276993.8, 276993.8, 350131.6, 505272.4,
+        602545.1, 944870.9, 3146672.4, 1622332.7],
+    (16384, 512, 512, 1, 4, 4): [49170.0, 49170.0, 62437.3, 107041.1,
+        118738.9, 360606.9, 1419273.3, 360180.9],
+    (1000, 300, 777, 3, 1, 2): [13716.1, 13716.1, 10479.6, 13149.4,
+        12553.0, 45762.2, 154064.3, 29914.5],
+    (300, 300, 300, 30): [20071.8, 20071.8, 22215.0, 26612.8,
+        33013.6, 121229.9, 457583.0, 79818.7],
+    (130, 70, 20000): [441970.2, 441970.2, 274859.5, 161457.5,
+        107594.5, 151465.0, 21986.0, 334761.1],
+    (40, 1, 100): [7804.5, 8467.1, 7208.8, 6408.0, 6667.9, 7905.2, 7347.0, 9815.9],
+    (64, 40, 100000, 1, 2, 4): [2179295.6, 2941828.8, 1793109.9, 1157719.0,
+        972847.5, 1040968.7, 124001.1, 3402127.0],
+}  # fmt: skip
+#: Nanoseconds of the model for few rows, on so many SMs.
+FEW_ROWS_MODEL = (SwappedConfig(64, 8, k=512), SwappedConfig(64, 32, 2, 2),
+                  SwappedConfig(128, 16, 8), SwappedConfig(64, 64, 4, k=128))  # fmt: skip
+NANOSECONDS = {
+    ((1, 512, 8192), 132): [10440.8, 15536.7, 5136.7, 5830.0],
+    ((8, 8192, 8192), 132): [29892.6, 31562.6, 35762.6, 35762.6],
+    ((30, 16384, 1024), 132): [29892.6, 10543.1, 43470.0, 21870.0],
+    ((17, 700, 500, 3), 132): [1411.1, 2939.5, 6374.3, 2939.5],
+    ((64, 40000, 2000, 1, 1), 132): [142539.0, 49904.7, 211163.0, 50991.1],
+    ((5, 66, 9000), 1): [24352.9, 33538.8, 25140.6, 27422.9],
+    ((40, 100, 100), 1): [5078.1, 7901.2, 5317.1, 4085.6],
+    ((8, 64, 300), 132): [761.7, 2685.6, 2050.9, 2888.8],
+}
+
+
+@pytest.mark.parametrize("problem", CYCLES, ids=str)
+def test_the_model_of_cycles(problem):
+    found = [expected_cycles(MatmulProblem(*problem), config, SMS) for config in MODEL]
+    assert found == pytest.approx(CYCLES[problem], abs=0.06, rel=0)
+
+
+@pytest.mark.parametrize(("problem", "sms"), NANOSECONDS, ids=str)
+def test_the_model_of_few_rows(problem, sms):
+    found = [expected_nanoseconds(MatmulProblem(*problem), c, sms) for c in FEW_ROWS_MODEL]
+    assert found == pytest.approx(NANOSECONDS[problem, sms], abs=0.06, rel=0)
+
+
+def test_two_stages_and_the_sums_of_a_cluster_have_to_fit():
+    """Three stages of 16 KB to 128 KB in a third or a quarter of an SM's 225 KB."""
+    problem = MatmulProblem(8, 64, 64)
+    for config, fits in {
+        SwappedConfig(128, 128, k=512): False,
+        SwappedConfig(64, 64, k=512): True,
+        SwappedConfig(64, 64, 1, 2, k=512): False,
+        SwappedConfig(64, 64, 1, 2, k=256): True,
+        SwappedConfig(64, 64, 2, 3, k=256): False,
+        SwappedConfig(128, 64, 8, k=128): False,
+        SwappedConfig(128, 48, 8, k=128): True,
+    }.items():
+        assert (expected_nanoseconds(problem, config, SMS) < math.inf) == fits, config
+
+
 @pytest.mark.parametrize("rows", [1, 8, 9, 32, 64])
 def test_swapped_operands_have_no_more_padded_rows_than_they_must(rows):
     found = list(swapped(MatmulProblem(rows, 4096, 4096)))
@@ -135,6 +198,74 @@ def test_swapped_operands_have_no_more_padded_rows_than_they_must(rows):
     assert {config.cluster for config in found} == {1, 2, 4, 8}
     assert not list(swapped(MatmulProblem(rows, 4096, 4096, splittable=False)))
     assert not list(swapped(MatmulProblem(rows + 64, 4096, 4096)))
+
+
+@pytest.mark.parametrize(("rows", "k"), [(1, 512), (16, 512), (17, 256), (64, 256)])
+def test_what_is_tried_for_few_rows(rows, k):
+    """Stages of 512 B for one block with up to 16 rows, where five of them fit."""
+    n = math.ceil(rows / 8) * 8
+    assert list(swapped(MatmulProblem(rows, 4096, 4096))) == [
+        SwappedConfig(m, n, cluster, blocks, stage)
+        for cluster in (1, 2, 4, 8)
+        for m, blocks, stage in (
+            (64, 1, k if cluster == 1 else 256), (64, 2, 256), (128, 1, 256)
+        )
+    ]  # fmt: skip
+
+
+def test_what_is_tuned():
+    few, many = MatmulProblem(64, 512, 4096), MatmulProblem(65, 512, 4096)
+    parts = [list(with_parts(CONFIGS, problem, SMS)) for problem in (few, many)]
+    assert list(candidates(few, SMS)) == [*parts[0], *swapped(few)]
+    assert list(candidates(many, SMS)) == parts[1]
+    static = [Tcgen05Config(256, cta_group=n, scheduler="static") for n in (2, 1)]
+    pairs = [Tcgen05Config(n, cta_group=2) for n in SCALED_WIDTHS]
+    for given, widths in {(): TCGEN05_WIDTHS, (True,): SCALED_WIDTHS}.items():
+        found = list(tcgen05_candidates(*given))
+        assert found == [*pairs, *[Tcgen05Config(n) for n in widths], *static]
+    assert (TCGEN05_WIDTHS, SCALED_WIDTHS) == ((256, 192, 128, 96, 64, 32), (256, 192, 128, 64))
+
+
+#: m, n, cluster, k, group
+TABLE = [
+    (128, 256, 2, 128, 16), (128, 256, 1, 128, 16), (128, 192, 2, 128, 14),
+    (128, 192, 1, 128, 14), (128, 224, 1, 128, 14), (128, 160, 1, 128, 14),
+    (128, 128, 2, 128, 12), (128, 128, 1, 128, 12), (128, 64, 1, 128, 8),
+    (64, 256, 1, 128, 24), (64, 192, 1, 128, 16), (64, 128, 1, 128, 16), (64, 128, 1, 256, 16),
+    (64, 96, 1, 128, 16), (64, 64, 1, 256, 12), (64, 64, 1, 512, 12), (64, 32, 1, 256, 8),
+    (64, 32, 1, 512, 8),
+]  # fmt: skip
+
+
+def test_the_table():
+    assert CONFIGS == tuple(Config(m, n, c, k=k, group=group) for m, n, c, k, group in TABLE)
+    assert MMA_CONFIGS == (
+        MmaConfig(128, 128), MmaConfig(128, 64), MmaConfig(64, 64), MmaConfig(64, 32, k=128)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        ((32, 4096, 4096), SwappedConfig),
+        ((33, 4096, 4096), Config),
+        ((1, 64, 65536), SwappedConfig),
+        ((1, 64, 65537), Config),  # a cluster has too few blocks for so long a K
+        ((1, 256, 65537), Config),  # 4 tiles; with 32 parts each they occupy 128 of 132 SMs
+        ((1, 257, 65537), SwappedConfig),
+        ((1, 1, 65537, 4), Config),
+        ((1, 1, 65537, 5), SwappedConfig),
+        ((1, 65, 65537, 2), Config),
+        ((1, 65, 65537, 3), SwappedConfig),
+        ((1, 256, 131072, 1, 1), SwappedConfig),
+        ((1, 256, 131073, 1, 1), Config),
+        ((1, 64, 64, 1, 2, 2, False), Config),
+    ],
+)
+def test_few_rows_of_a_long_k_are_split(problem, kind):
+    assert type(choose(MatmulProblem(*problem), SMS)) is kind
+    assert type(choose(MatmulProblem(1, 64, 65537), 32)) is SwappedConfig
+    assert type(choose(MatmulProblem(1, 64, 65537), 33)) is Config
 
 
 # --------------------------------------------------------------------------------- splits
@@ -178,6 +309,8 @@ PROBLEMS = [
     for extents in (
         (1, 8, 64), (1, 40, 64), (128, 4096, 64), (256, 4096, 64), (384, 8192, 64), (512, 2400, 64),
         (1100, 1100, 64), (1152, 8192, 64), (4096, 4096, 64), (16384, 96, 64), (128, 600, 64, 30),
+        (1, 32, 64), (1, 33, 64), (129, 16896, 64), (1024, 2112, 64), (1025, 1408, 64),
+        (2112, 800, 64), (128, 8448, 64), (100, 128, 64, 132), (8448, 64, 64), (896, 4864, 64),
     )
 ]  # fmt: skip
 

@@ -385,6 +385,12 @@ def test_an_array_that_is_not_on_the_gpu_is_named(gpu):
             matmul(*arrays, **options)
 
 
+@pytest.mark.parametrize("stream", ["fast", 3.5, object()], ids=str)
+def test_what_is_no_stream_is_named(gpu, stream):
+    with pytest.raises(TypeError, match=r"^matmul\(\): .*stream"):
+        matmul(Array(1, (64, 32)), Array(2, (32, 96)), Array(3, (64, 96)), stream=stream)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -652,3 +658,50 @@ def test_tuning_launches_every_configuration_once_and_then_the_best(gpu, folder,
     assert len(gpu.launches) == count + 3  # nothing that was measured
     (key,) = json.loads((folder / "matmul.json").read_text())
     assert "GPU, numba_tma" in key and "bf16 K copied x bf16 K copied -> bf16 K" in key
+
+
+@pytest.mark.parametrize("options", [{}, {"beta": 2.0}, {"residual": None}], ids=str)
+def test_what_the_epilogue_reads_is_put_back_after_the_measurements(
+    gpu, folder, monkeypatch, options
+):
+    """Each measurement overwrites `out`, which may be the residual; without either it need not."""
+    moved = []
+    monkeypatch.setattr(module, "move", lambda *given: moved.append((*given, len(gpu.launches))))
+    device = SimpleNamespace(name="GPU", id=0)
+    monkeypatch.setattr(module.cuda, "get_current_device", lambda: device)
+    monkeypatch.setattr(module, "time_on_gpu", lambda launches, stream: 1.0)
+    monkeypatch.setattr(module, "_tuned_before", {})
+    if "residual" in options:
+        options = {"residual": Array(3, (256, 512))}
+    matmul(*pair(256, 512, 128), Array(3, (256, 512)), tune=True, **options)
+    measured = len(gpu.launches) - 1
+    assert measured >= len(CONFIGS)
+    if not options:
+        assert not moved
+        return
+    (old, saved, _, first), (put, back, _, last) = moved
+    assert (first, last) == (0, measured)
+    assert old.address == back.address == Array.memory + (3 << 32)
+    assert saved.address == put.address != old.address and saved.shape == old.shape
+
+
+def test_a_timing_is_the_best_of_three_each_of_ten_rounds(monkeypatch):
+    """Events of the stream enclose the launches, and the host waits for the second."""
+    done, milliseconds = [], iter([30.0, 20.0, 25.0])
+
+    class Event:
+        def record(self, stream):
+            done.append(("record", stream))
+
+        def synchronize(self):
+            done.append("wait")
+
+        def elapsed_time(self, end):
+            assert done[-1] == "wait" and end is not self
+            return next(milliseconds)
+
+    monkeypatch.setattr(_matmul_tuner.cuda, "event", Event)
+    monkeypatch.setattr(_matmul_tuner, "as_stream", lambda stream: stream + 1)
+    launches = [lambda: done.append("one"), lambda: done.append("two")]
+    assert _matmul_tuner.time_on_gpu(launches, 6) == pytest.approx(2e-3)
+    assert done == 3 * [("record", 7), *10 * ["one", "two"], ("record", 7), "wait"]

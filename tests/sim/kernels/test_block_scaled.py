@@ -5,10 +5,17 @@ import pytest
 
 from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
 from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
+from numba_tma.simulator.hazards import Hazards
 from tests.sim.kernels.test_matmul import BF16, E4M3, E5M2, assert_close, values
 from tests.tiers import quick
 
 ONE = ScaledConfig(64, 64, stages=2)
+
+
+@pytest.fixture(autouse=True)
+def fenced_reads(monkeypatch):
+    """Threads read scales from the stages, which TMA fills again: a fence comes between them."""
+    monkeypatch.setattr(Hazards, "fenced_reads", True)
 
 
 def operands(m, n, k, kinds=(E4M3, E4M3)):

@@ -6,6 +6,7 @@ import pytest
 
 from numba_tma.kernels.rows.backward import layernorm_backward, plan_for, rmsnorm_backward
 from numba_tma.kernels.rows.plan import RowPlan
+from tests.tiers import quick
 
 
 def values(shape, dtype=np.float32, seed=0):
@@ -22,9 +23,19 @@ def exact_backward(dy, x, weight, centred, eps=1e-5):
     return dx * rstd, (dy * normal).sum(0), dy.sum(0), mean[:, 0], rstd[:, 0]
 
 
-@pytest.mark.parametrize("plan", [None, pytest.param(RowPlan(32, 1, 2), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("columns", "dtype"), [(65, np.float32), (200, ml_dtypes.bfloat16)], ids=["f32", "bf16"]
+    ("columns", "dtype", "plan"),
+    quick(
+        lambda case: case[2] is None or case[0] == 195,
+        [
+            (65, np.float32, None),
+            (200, ml_dtypes.bfloat16, None),
+            (195, np.float32, RowPlan(64, 1, 2)),  # the second block has fewer accesses
+            (65, np.float32, RowPlan(32, 1, 2)),
+            (200, ml_dtypes.bfloat16, RowPlan(32, 1, 2)),
+        ],
+    ),
+    ids=str,
 )
 def test_gradients(columns, dtype, plan):
     dy, x = values((5, columns), dtype, 1), values((5, columns), dtype, 2)

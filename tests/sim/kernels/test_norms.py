@@ -20,7 +20,7 @@ ROUNDING = {np.float32: 2.0**-20, np.float16: 2.0**-10, ml_dtypes.bfloat16: 2.0*
 
 #: One of each regime, with few threads, so that the simulator is quick.
 PLANS = {
-    "part of a warp": RowPlan(8, 4),
+    "part of a warp": RowPlan(8, 4, early=True),
     "block": RowPlan(64),
     "bulk": RowPlan(32, 2, bulk=True),
     "cluster": RowPlan(32, 1, 2),

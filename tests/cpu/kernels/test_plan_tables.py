@@ -1,0 +1,349 @@
+"""What plans may be, what they are by default, and the tables of measured ones, each as a whole."""
+
+import dataclasses
+import importlib
+import itertools
+import pkgutil
+
+import pytest
+
+import numba_tma.kernels
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.attention import plan as attention_plans
+from numba_tma.kernels.attention import tcgen05_plan as tcgen05_attention_plans
+from numba_tma.kernels.attention.backward import plan as backward_plans
+from numba_tma.kernels.attention.backward.plan import BackwardPlan
+from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem
+from numba_tma.kernels.attention.tcgen05_plan import Tcgen05AttentionPlan
+from numba_tma.kernels.copy.kernel import CopyPlan
+from numba_tma.kernels.matmul.block_scaled import CONFIGS as SCALED_CONFIGS
+from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig, ScaledPlan
+from numba_tma.kernels.matmul.choice import MatmulProblem
+from numba_tma.kernels.matmul.epilogue import Epilogue, Terms
+from numba_tma.kernels.matmul.launch import MatmulCall
+from numba_tma.kernels.matmul.mma_plan import MmaPlan
+from numba_tma.kernels.matmul.plan import (
+    Config,
+    MatmulPlan,
+    MmaConfig,
+    SwappedConfig,
+    SwappedPlan,
+    Tcgen05Config,
+)
+from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
+from numba_tma.kernels.pointwise.kernel import PointwisePlan
+from numba_tma.kernels.pointwise.kernel import plan_for as pointwise_plan_for
+from numba_tma.kernels.rows.backward import plan_for as backward_rows_plan_for
+from numba_tma.kernels.rows.plan import (
+    CACHES,
+    PLAIN,
+    PLANS,
+    UNALIGNED,
+    RowOptions,
+    RowPlan,
+    plan_for,
+)
+from numba_tma.kernels.transpose.kernel import PLANS as TRANSPOSE_PLANS
+from numba_tma.kernels.transpose.kernel import TransposePlan
+
+# ---------------------------------------------------------------------------- fields
+
+#: What a field takes, with the other fields as given; the other whole numbers up to 300, the
+#: neighbours of the ends and all other words are refused.
+POWERS_TO_8 = {1, 2, 4, 8}
+FIELDS = [
+    (Config, {}, {"m": {64, 128}, "n": range(32, 257, 32), "cluster": POWERS_TO_8,
+                  "k": {128, 256, 512}, "out_bytes": {32, 64, 128}}),
+    (ScaledConfig, {}, {"m": {64, 128, 256}, "n": range(32, 193, 32), "k": {128},
+                        "out_bytes": {32, 64, 128}}),
+    (ScaledConfig, {"m": 256}, {"n": range(32, 129, 32)}),
+    (SwappedConfig, {}, {"m": {64, 128}, "n": range(8, 129, 8), "cluster": POWERS_TO_8,
+                         "k": {128, 256, 512}}),
+    (Tcgen05Config, {}, {"n": range(32, 257, 32), "cta_group": {1, 2},
+                         "scheduler": {"launch_control", "static"}}),
+    (MmaConfig, {"n": 32}, {"m": {64, 128, 256}, "k": {64, 128}, "out_bytes": {32, 64, 128},
+                            "warpgroups": {1, 2}}),
+    (MmaConfig, {"m": 64}, {"n": range(32, 257, 32)}),
+    (MmaConfig, {"m": 64, "warpgroups": 1}, {"n": range(16, 257, 16)}),
+    (AttentionPlan, {}, {"block_k": range(16, 257, 16), "votes": {True, False}}),
+    (Tcgen05AttentionPlan, {}, {"block_k": {32, 64, 128}}),
+    (RowPlan, {}, {"threads": {2**i for i in range(11)}}),
+    (RowPlan, {"threads": 1}, {"rows": range(1, 1025)}),
+    (RowPlan, {"threads": 32}, {"cluster": POWERS_TO_8, "bulk": {True, False},
+                                "early": {True, False}, "blocks": range(33),
+                                "cache": {"allocate", "no_allocate", "evict_last", "evict_first"}}),
+    (RowPlan, {"threads": 1, "bulk": True}, {"slot": range(0, 225 * 1024 + 1, 16)}),
+    (CopyPlan, {}, {"chunk_bytes": range(16, 225 * 1024 + 1, 16), "threads": range(32, 1025, 32),
+                    "store": {"tma", "registers", "vector"}}),
+    (TransposePlan, {"threads": 32}, {"rows": range(1, 33), "columns": range(1, 33),
+                                      "group": range(1, 65536), "store": {"tma", "registers"}}),
+    (TransposePlan, {"rows": 32, "columns": 32}, {"threads": {2**i for i in range(5, 11)}}),
+    (PointwisePlan, {"kernel": "ring"}, {
+        "threads": range(32, 993, 32), "tile_bytes": range(16, 225 * 1024 + 1, 16),
+        "stages": range(1, 33), "blocks_per_sm": range(1, 33), "store": {"tma", "registers"}}),
+    (PointwisePlan, {}, {"kernel": {"ring", "chunk", "vector"}}),
+]  # fmt: skip
+WORDS = ("launch_control", "static", "tma", "registers", "vector", "ring", "chunk", *CACHES, "")
+
+
+def takes(kind, **given):
+    try:
+        kind(**given)
+    except ValueError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "field", "values"),
+    [(kind, given, field, values) for kind, given, fields in FIELDS
+     for field, values in fields.items()],
+    ids=lambda value: getattr(value, "__name__", value) if isinstance(value, type | str) else "",
+)  # fmt: skip
+def test_what_a_field_takes(kind, given, field, values):
+    ends = (min(values), max(values))
+    if values == {True, False}:
+        for value in (2, "yes", None):
+            with pytest.raises(TypeError, match=rf"{field} is True or False"):
+                kind(**given, **{field: value})
+        tried = ends
+    elif isinstance(ends[0], str):
+        tried = {*WORDS, *values}
+    else:
+        tried = {*range(-1, 300), *(e + d for e in ends for d in (-16, -1, 0, 1, 16))}
+    taken = {value for value in tried if takes(kind, **given, **{field: value})}
+    assert taken == {value for value in tried if value in values}
+
+
+@pytest.mark.parametrize("cluster", [1, 2, 4, 8])
+@pytest.mark.parametrize("kind", [Config, ScaledConfig])
+def test_blocks_of_a_cluster_share_b_in_rows_of_128_bytes(kind, cluster):
+    """Each loads a multiple of 16 columns of it."""
+    for n in range(32, kind().n + 1, 32):
+        assert takes(kind, n=n, cluster=cluster) == (n % (16 * cluster) == 0)
+    for k in (256, 512):
+        assert takes(Config, cluster=cluster, k=k) == (cluster == 1)
+
+
+@pytest.mark.parametrize("warpgroups", [1, 2])
+def test_a_thread_holds_128_sums_by_mma_or_64_of_two_warpgroups(warpgroups):
+    for m, n in itertools.product((64, 128, 256), range(32, 257, 32)):
+        fits = m * n // (128 * warpgroups) <= 128 // warpgroups
+        assert takes(MmaConfig, m=m, n=n, warpgroups=warpgroups) == fits
+
+
+@pytest.mark.parametrize("threads", [32, 64, 96, 128, 256])
+def test_threads_share_blocks_equally(threads):
+    for rows, columns in itertools.product((1, 2, 3, 4), repeat=2):
+        fits = 64 * rows * columns % threads == 0
+        assert takes(TransposePlan, rows=rows, columns=columns, threads=threads) == fits
+    for nbytes in range(512, 8193, 256):
+        fits = nbytes % (16 * threads) == 0
+        assert takes(PointwisePlan, kernel="chunk", threads=threads, tile_bytes=nbytes) == fits
+        assert takes(PointwisePlan, kernel="ring", threads=threads, tile_bytes=nbytes)
+        assert takes(RowPlan, threads=32, bulk=True, slot=nbytes) == (nbytes % 512 == 0)
+    assert not takes(RowPlan, threads=32, slot=512)
+    assert not takes(RowPlan, threads=32, rows=2, bulk=True, slot=512)
+
+
+DEFAULTS = {
+    Config: (128, 256, 1, 1, 128, 16, 8, 128, 2),
+    ScaledConfig: (128, 128, 1, 1, 128, 16, 8, 128, 2),
+    SwappedConfig: (64, 8, 1, 1, 256, 16),
+    Tcgen05Config: (256, 16, 8, 2, 1, "launch_control"),
+    MmaConfig: (128, 128, 2, 64, 16, 8, 128, 1),
+    AttentionPlan: (2, 128, 2, 1, True, 1),
+    Tcgen05AttentionPlan: (128, 6, 1, 8),
+    BackwardPlan: (2, 1, 1),
+    RowPlan: (1, 1, False, 0, False, 0, "allocate"),
+    RowOptions: (False, False, False, False, (False, False), True, False),
+    CopyPlan: (2048, 32, "tma"),
+    TransposePlan: (2, 2, 128, 256, "tma"),
+    PointwisePlan: (128, 4096, 4, 1, "registers"),
+    MatmulProblem: (1, 2, 2, True),
+    MatmulPlan: (Epilogue(), True),
+    MmaPlan: (Epilogue(), True),
+    Tcgen05Plan: (Epilogue(), True, False),
+    Tcgen05ScaledPlan: (Epilogue(), True, False),
+    ScaledPlan: (Epilogue(), True),
+    SwappedPlan: (Epilogue(),),
+    Epilogue: (False, False, False, False, None, None, False),
+    AttentionProblem: (*[False] * 7, None, False, False, False),
+    MatmulCall: (None,),
+}
+
+
+@pytest.mark.parametrize("kind", DEFAULTS, ids=lambda kind: kind.__name__)
+def test_defaults(kind):
+    found = [field.default for field in dataclasses.fields(kind)]
+    assert tuple(x for x in found if x is not dataclasses.MISSING) == DEFAULTS[kind]
+    assert (Terms().alpha, *Terms()[1:]) == (1, 0, 0, 0, 0)
+
+
+def test_what_kernels_are_compiled_for_does_not_change():
+    """So it can be a key. A call is none, and neither are the schedules of packed sequences."""
+    kinds = set()
+    for module in pkgutil.walk_packages(numba_tma.kernels.__path__, "numba_tma.kernels."):
+        found = vars(importlib.import_module(module.name)).values()
+        kinds |= {x for x in found if isinstance(x, type) and dataclasses.is_dataclass(x)}
+    mine = {kind for kind in kinds if kind.__module__.startswith("numba_tma.kernels")}
+    assert set(DEFAULTS) <= mine
+    assert {kind.__name__ for kind in mine if not kind.__dataclass_params__.frozen} == {
+        "MatmulCall", "PackedSchedule", "PackedTiles"
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------------- tables
+
+
+def test_plans_of_attention():
+    """By head dim, for a full and a causal mask; then for few queries."""
+    plans, few = attention_plans.PLANS, attention_plans.FEW_QUERIES_PLANS
+    assert plans == {
+        (64, False): AttentionPlan(3, 128, 3, votes=False),
+        (64, True): AttentionPlan(3, 128, 3, votes=False),
+        (96, False): AttentionPlan(3, 112, 2),
+        (96, True): AttentionPlan(2, 128, 2),
+        (128, False): AttentionPlan(2, 128, 2),
+        (128, True): AttentionPlan(2, 128, 2),
+        (256, False): AttentionPlan(2, 80, 2),
+        (256, True): AttentionPlan(2, 80, 2),
+    }
+    assert few == {
+        64: AttentionPlan(1, 192, 2, votes=False),
+        96: AttentionPlan(1, 128, 2),
+        128: AttentionPlan(1, 128, 2),
+        256: AttentionPlan(1, 48, 2),
+    }
+    fp8, few_fp8 = attention_plans.FP8_PLANS, attention_plans.FP8_FEW_QUERIES_PLANS
+    assert fp8 == {
+        (64, False): AttentionPlan(3, 96, 2),
+        (64, True): AttentionPlan(3, 96, 2),
+        (128, False): AttentionPlan(2, 128, 2),
+        (128, True): AttentionPlan(2, 128, 2),
+    }
+    assert few_fp8 == {64: AttentionPlan(1, 96, 6), 128: AttentionPlan(1, 96, 4)}
+    assert backward_plans.PLANS == {64: BackwardPlan(2, 1), 128: BackwardPlan(2, 2)}
+    assert attention_plans.HEAD_DIMS == (64, 96, 128, 256)
+    assert attention_plans.FP8_HEAD_DIMS == (64, 128)
+    assert tcgen05_attention_plans.TCGEN05_HEAD_DIMS == (64, 96, 128)
+    powers = {2**i for i in range(8)}
+    assert set(attention_plans.HEAD_GROUPS) == powers | {3 * n for n in powers if 3 * n < 128}
+
+
+def test_groups_of_heads_of_the_backward_pass_fit_the_cache():
+    """As many, a power of 2 up to 64, as have their Q, dO and sums of dQ in 32 MiB."""
+    full, causal = (AttentionProblem(64, as_dtype("bf16"), mask) for mask in (False, True))
+    assert backward_plans.plan_for(full, 1, 1) == BackwardPlan()
+    together = [backward_plans.plan_for(causal, n, 4).heads_together for n in (
+        1, 255, 256, 257, 512, 513, 8192, 16384, 16385, 10**6)]  # fmt: skip
+    assert together == [64, 64, 64, 32, 32, 16, 2, 1, 1, 1]
+    wide = AttentionProblem(128, as_dtype("f16"), True)
+    assert backward_plans.plan_for(wide, 2048, 1) == BackwardPlan(2, 2, 16)
+
+
+CUT = {"bulk": True, "slot": 16384, "cache": "evict_last"}
+KEPT = {"cache": "evict_last"}
+SHORT = [RowPlan(32, 2), RowPlan(128), RowPlan(256, **KEPT), RowPlan(512, **KEPT),
+         RowPlan(512, blocks=2, **KEPT)]  # fmt: skip
+SOFTMAX = [*SHORT[:3], *[RowPlan(256, bulk=True, **KEPT)] * 2, RowPlan(512, **CUT),
+           *[RowPlan(512, cluster=n, blocks=3, **CUT) for n in (2, 4, 8)]]  # fmt: skip
+ROWS = {
+    "rmsnorm": [*SHORT, RowPlan(512, early=True, **CUT),
+                *[RowPlan(512, cluster=n, blocks=3, early=True, **CUT) for n in (2, 4, 8)]],
+    "layernorm": [*SHORT[:3], RowPlan(256, **KEPT), RowPlan(512, **KEPT), RowPlan(512, **CUT),
+                  RowPlan(512, cluster=2, blocks=3, early=True, **CUT),
+                  *[RowPlan(512, cluster=n, blocks=3, **CUT) for n in (4, 8)]],
+    "softmax": SOFTMAX, "log_softmax": SOFTMAX,
+}  # fmt: skip
+
+
+def test_plans_of_rows():
+    """By operation; for rows of up to 2 KB, 4 KB, ... 512 KB."""
+    assert {name: list(plans.values()) for name, plans in PLANS.items()} == {
+        name: plans[: len(PLANS[name])] for name, plans in ROWS.items()
+    }
+    assert [len(plans) for plans in PLANS.values()] == [9] * 4
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "plan"),
+    [
+        (4, PLAIN, RowPlan(1, 128)),
+        (8, PLAIN, RowPlan(2, 64)),
+        (16, PLAIN, RowPlan(4, 32)),
+        (128, PLAIN, RowPlan(4, 32)),
+        (129, PLAIN, RowPlan(8, 16)),
+        (1024, PLAIN, RowPlan(32, 4)),
+        (1025, PLAIN, RowPlan(64)),
+        (8192, PLAIN, RowPlan(256)),
+        (8193, PLAIN, RowPlan(512, **CUT)),
+        (16385, PLAIN, RowPlan(512, cluster=2, **CUT)),
+        (460800, PLAIN, RowPlan(512, cluster=8, **CUT)),
+        (460801, PLAIN, RowPlan(1024, cluster=8)),
+        (8192, RowOptions(residual=True), RowPlan(256)),
+        (8200, RowOptions(residual=True), RowPlan(512, cluster=2, **CUT)),
+        (230400, RowOptions(residual=True), RowPlan(512, cluster=8, **CUT)),
+        (230404, RowOptions(residual=True), RowPlan(1024, cluster=8)),
+    ],
+)
+def test_rows_that_were_not_measured(columns, options, plan):
+    """Of four bytes an element: 32 a thread, or slots of 16 KB where memory has room."""
+    assert plan_for("row_sum", columns, 4, 16, options) == plan
+
+
+SLOTS = {"bulk": True, "slot": 8192, "blocks": 4, "cache": "evict_last"}
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "options", "plan"),
+    [
+        ("rmsnorm", 31, PLAIN, RowPlan(1, 128)),
+        ("rmsnorm", 511, PLAIN, RowPlan(16, 8)),
+        ("rmsnorm", 512, PLAIN, RowPlan(16, 4, early=True)),
+        ("rmsnorm", 1280, PLAIN, RowPlan(32, 4, early=True)),
+        ("rmsnorm", 1281, PLAIN, RowPlan(64, early=True)),
+        ("rmsnorm", 16384, PLAIN, RowPlan(512, early=True)),
+        ("rmsnorm", 16385, PLAIN, RowPlan(256, early=True, **SLOTS)),
+        ("layernorm", 50257, RowOptions(weight=True, bias=True), RowPlan(256, 1, 2, **SLOTS)),
+        ("layernorm", 50257, PLAIN, RowPlan(256, 1, 2, early=True, **SLOTS)),
+        ("row_sum", 921584, PLAIN, RowPlan(256, 1, 8, **SLOTS)),
+        ("row_sum", 921585, PLAIN, RowPlan(1024, 1, 8, early=True, **KEPT)),
+        ("row_sum", 40961, RowOptions(residual=True), RowPlan(256, 1, 4, **SLOTS)),
+        ("row_sum", 1 << 24, PLAIN, RowPlan(1024, 1, 8, early=True, **KEPT)),
+    ],
+)
+def test_unaligned_rows(name, columns, options, plan):
+    """Of two bytes an element: staged in slots of 8 KB where they are long and fit."""
+    assert plan_for(name, columns, 2, UNALIGNED, options) == plan
+
+
+@pytest.mark.parametrize(
+    ("columns", "plan"),
+    [(1, (32, 1)), (512, (32, 1)), (513, (64, 1)), (8192, (512, 1)), (8193, (512, 2)),
+     (16384, (512, 2)), (32768, (512, 4)), (65536, (512, 8)), (65537, (1024, 8)),
+     (1 << 20, (1024, 8))],
+)  # fmt: skip
+def test_a_thread_has_16_elements_of_a_gradient(columns, plan):
+    threads, cluster = plan
+    assert backward_rows_plan_for(columns) == RowPlan(threads, 1, cluster)
+
+
+def test_other_plans():
+    assert TRANSPOSE_PLANS == {
+        1: TransposePlan(1, 1, 64),
+        2: TransposePlan(2, 2, 128),
+        4: TransposePlan(4, 2, 256, store="registers"),
+        8: TransposePlan(2, 2, 128),
+    }
+    assert SCALED_CONFIGS == (
+        ScaledConfig(256, 128, group=8, out_bytes=64, out_stages=3),
+        ScaledConfig(128, 192, group=12, out_stages=1),
+        ScaledConfig(128, 128, group=12),
+        ScaledConfig(128, 64, group=8),
+        ScaledConfig(64, 128, group=16),
+        ScaledConfig(64, 64, group=12),
+    )
+    ring = PointwisePlan("ring", 128, 8192, 3, 2, "tma")
+    chunk = PointwisePlan("chunk", 128, 4096)
+    assert [pointwise_plan_for(n) for n in (1, 2, 3)] == [chunk, ring, ring]
