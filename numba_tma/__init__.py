@@ -7,25 +7,20 @@ that need Numba import it when they are first used.
 
 from __future__ import annotations
 
-import ast
 import importlib
+import importlib.util
 import sys
+from types import ModuleType
 from typing import Any
 
 from numba_tma._version import __version__ as __version__
 from numba_tma.backend import interface
 from numba_tma.host import backend as offered
+from numba_tma.host.annotations import Kernel
 from numba_tma.host.environment import simulated
+from numba_tma.host.lazy_names import homes_of
 
-
-def _listed() -> dict[str, str]:
-    """Return the home of each public name, which the stub beside this file lists."""
-    with open(f"{__file__}i", encoding="utf-8") as stub:
-        lines = [n for n in ast.parse(stub.read()).body if isinstance(n, ast.ImportFrom)]
-    return {alias.name: str(line.module) for line in lines for alias in line.names}
-
-
-_HOMES = _listed()
+_HOMES = homes_of(__file__)
 if simulated():
     _HOMES["TensorMapType"] = "numba_tma.simulator.signatures"
 
@@ -60,10 +55,41 @@ def _attach() -> None:
         interface.register_at_once(compiler.register_declared)
 
 
+class _ImportOfNumba:
+    """Attaches the backend when numba.cuda has been imported; finds no module by itself."""
+
+    _found = False  # whether the other finders are being asked
+
+    def find_spec(self, name: str, path: object, target: object = None) -> Any:
+        """Return the specification of numba.cuda, whose loader attaches the backend."""
+        if name != "numba.cuda" or self._found:
+            return None
+        self._found = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._found = False
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_attach(module: ModuleType) -> None:
+                execute(module)
+                _attach()
+
+            spec.loader.exec_module = execute_and_attach  # type: ignore[method-assign]
+        return spec
+
+
 def _type_of(argument: offered.KernelArgument) -> Any:
     """Register what is declared; return the compiler's type of a kernel's argument."""
     importlib.import_module("numba_tma.backend.compiler").register_declared()
     return importlib.import_module("numba_tma.backend.lowering.types").type_of(argument)
+
+
+def _compile_image(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
+    """Compile a kernel for the cache."""
+    backend = importlib.import_module("numba_tma.backend.compiler").BACKEND
+    return importlib.import_module(f"{backend}.images").compile_image(kernel, arguments)
 
 
 def _launcher() -> Any:
@@ -78,8 +104,11 @@ if simulated():
     simulator.install()
     offered.executed_by(lambda: importlib.import_module("numba_tma.device.copies"))
 else:
-    interface.when_declared(_attach)
     offered.typed_by(_type_of)
     offered.launched_by(_launcher)
+    offered.compiled_by(_compile_image)
+    offered.declared_by(lambda: [(d.kind, d.subject, d.options) for d in interface.DECLARATIONS])
     if "numba.cuda" in sys.modules:
         _attach()
+    else:
+        sys.meta_path.insert(0, _ImportOfNumba())

@@ -39,6 +39,8 @@ from numba_tma.device.tensor_products import tcgen05_copy as tcgen05_copy
 from numba_tma.device.tensor_products import tcgen05_mma as tcgen05_mma
 from numba_tma.device.tensor_products import tcgen05_mma_ws as tcgen05_mma_ws
 from numba_tma.device.tensor_tile import TensorTile as TensorTile
+from numba_tma.host.cached_kernel import CachedKernel as CachedKernel
+from numba_tma.host.cached_kernel import cached as cached
 from numba_tma.host.debug import ByteLedgerError as ByteLedgerError
 from numba_tma.host.debug import CoordinateError as CoordinateError
 from numba_tma.host.debug import PipelineError as PipelineError

@@ -1,7 +1,11 @@
 """The tiers of tests: tests/cpu anywhere, tests/gpu on a GPU, tests/sim in the simulator."""
 
 import gc
+import os
 from pathlib import Path
+
+# Tests neither read nor write the developer's caches; those of the cache choose a folder.
+os.environ["NUMBA_TMA_CACHE"] = "0"
 
 import pytest
 

@@ -82,16 +82,6 @@ class Declaration:
 #: Every declaration of this process, in order.
 DECLARATIONS: list[Declaration] = []
 _NATIVES: set[Any] = set()
-_listeners: list[Callable[[], None]] = []
-
-
-def when_declared(listener: Callable[[], None]) -> None:
-    """Call `listener` once, at the first declaration: the package attaches the backend there."""
-    _listeners.append(listener)
-    if DECLARATIONS:
-        _tell()
-
-
 _at_once: Callable[[], None] | None = None
 
 
@@ -113,12 +103,6 @@ def declared() -> None:
 def _declare(kind: str, subject: Any, **options: Any) -> None:
     if not simulated():
         DECLARATIONS.append(Declaration(kind, subject, options))
-        _tell()
-
-
-def _tell() -> None:
-    while _listeners:
-        _listeners.pop()()
 
 
 def device_function(function: F) -> F:

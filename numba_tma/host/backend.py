@@ -6,14 +6,16 @@ import what they need when they are called.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from numba_tma.host.annotations import Kernel
 from numba_tma.host.environment import simulated
 from numba_tma.host.host_only import HOST_METHODS, refuse_attributes, refuse_methods
 
 if TYPE_CHECKING:
+    from numba_tma.host.kernel_image import KernelImage
     from numba_tma.host.launching import Launcher
 
 
@@ -40,6 +42,35 @@ def launched_by(find: Callable[[], type[Launcher]]) -> None:
 def compiled_launcher() -> type[Launcher]:
     """Return the launcher of compiled kernels."""
     return _launcher()
+
+
+_declarations: Callable[[], Iterable[tuple[str, Any, Any]]] = tuple
+
+
+def declared_by(declarations: Callable[[], Iterable[tuple[str, Any, Any]]]) -> None:
+    """Let `declarations` return what was declared for kernels: kind, subject and options."""
+    global _declarations
+    _declarations = declarations
+
+
+def declarations() -> Iterable[tuple[str, Any, Any]]:
+    """Return kind, subject and options of everything that was declared for kernels."""
+    return _declarations()
+
+
+_compile: Callable[[Any, tuple[Any, ...]], Any] = _none
+
+
+def compiled_by(compile_image: Callable[[Any, tuple[Any, ...]], Any]) -> None:
+    """Let `compile_image` compile a kernel for arguments."""
+    global _compile
+    _compile = compile_image
+
+
+def compiled_image(kernel: Kernel, arguments: tuple[Any, ...]) -> KernelImage | None:
+    """Return a kernel compiled for arguments; None if only the compiler's package launches it."""
+    image: KernelImage | None = _compile(kernel, arguments)
+    return image
 
 
 _copies: Callable[[], ModuleType] | None = None

@@ -5,7 +5,7 @@ import ctypes
 import functools
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numba_tma.host.dtypes import DType
 from numba_tma.host.environment import simulated
@@ -29,6 +29,9 @@ SWIZZLE = {
 }
 
 NBYTES = 128
+
+#: An encoded map: its bytes, or cuda.core's object that holds them.
+Encoded: TypeAlias = "bytes | TensorMapDescriptor"
 
 
 @functools.cache
@@ -175,7 +178,7 @@ def encode_tiled(
     swizzle: Swizzle,
     l2_promotion: int | None,
     oob_fill: str,
-) -> "TensorMapDescriptor":
+) -> bytes:
     """Encode a tensor map. Here alone NumPy's axis order is reversed to the hardware's."""
     arguments = {
         **_tensor(dtype, address, shape, strides),
@@ -198,7 +201,7 @@ def encode_im2col(
     swizzle: Swizzle,
     l2_promotion: int | None,
     oob_fill: str,
-) -> "TensorMapDescriptor":
+) -> bytes:
     """Encode an im2col map of columns of (pixels, channels)."""
     arguments = {
         **_tensor(dtype, address, shape, strides),
@@ -224,7 +227,7 @@ def encode_im2col_wide(
     swizzle: Swizzle,
     l2_promotion: int | None,
     oob_fill: str,
-) -> "TensorMapDescriptor":
+) -> bytes:
     """Encode an im2col map that walks along W alone; only the last axis of `box` is used."""
     arguments = {
         **_tensor(dtype, address, shape, strides),
@@ -243,15 +246,46 @@ def encode_im2col_wide(
 @functools.cache
 def compute_capability(device: int) -> tuple[int, int]:
     """Return the compute capability of a GPU."""
-    attribute = _driver().CUdevice_attribute
-    numbers = []
-    for name in ("MAJOR", "MINOR"):
-        which = getattr(attribute, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{name}")
-        error, number = _driver().cuDeviceGetAttribute(which, device)
-        if error:
-            raise RuntimeError(f"cuDeviceGetAttribute({which.name}, {device}): {error.name}")
-        numbers.append(int(number))
-    return numbers[0], numbers[1]
+    names = ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR")
+    major, minor = (device_attribute(device, name) for name in names)
+    return major, minor
+
+
+def device_attribute(device: int, name: str) -> int:
+    """Return an attribute of a GPU: ``CU_DEVICE_ATTRIBUTE_`` and `name`."""
+    which = getattr(_driver().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    error, number = _driver().cuDeviceGetAttribute(which, device)
+    if error:
+        raise RuntimeError(f"cuDeviceGetAttribute({which.name}, {device}): {error.name}")
+    return int(number)
+
+
+@functools.cache
+def name_of_device(device: int) -> str:
+    """Return the name of a GPU."""
+    name: bytes = _checked(_driver().cuDeviceGetName(256, device))
+    return name.split(b"\0")[0].decode()
+
+
+def launching_device() -> int:
+    """Return the ordinal of the current GPU, after making the first one current if there is none.
+
+    Raises
+    ------
+    RuntimeError
+        If the process was forked from one with a context, or has no GPU.
+    """
+    device = current_device()
+    return device if device >= 0 else make_context_current()
+
+
+def make_context_current() -> int:
+    """Make the primary context of the first GPU current on this thread, and return 0."""
+    driver = _driver()
+    _checked(driver.cuInit(0))
+    device = _checked(driver.cuDeviceGet(0))
+    _checked(driver.cuCtxSetCurrent(_checked(driver.cuDevicePrimaryCtxRetain(device))))
+    return 0
 
 
 def _tensor(
@@ -287,27 +321,41 @@ def _options(swizzle: Swizzle, l2_promotion: int | None, oob_fill: str) -> dict[
     }
 
 
-def _encode(function: str, arguments: dict[str, Any]) -> Any:
+def _encode(function: str, arguments: dict[str, Any]) -> bytes:
     try:
         error, encoded = getattr(_driver(), function)(*arguments.values())
     except Exception as exception:  # no driver, or one that does not know the function
         raise RuntimeError(_refusal(function, str(exception), arguments)) from exception
     if error:
         raise RuntimeError(_refusal(function, error.name, arguments))
-    return _descriptor(int(encoded.getPtr()))
+    return ctypes.string_at(int(encoded.getPtr()), NBYTES)
 
 
-def replace_address(descriptor: "TensorMapDescriptor", address: int) -> "TensorMapDescriptor":
+def replace_address(encoded: "Encoded", address: int) -> bytes:
     """Return a copy of an encoded map with another base address."""
     driver = _driver()
     copied = driver.CUtensorMap()
-    ctypes.memmove(int(copied.getPtr()), address_of(descriptor), NBYTES)
+    ctypes.memmove(int(copied.getPtr()), bytes_of(encoded), NBYTES)
     (error,) = driver.cuTensorMapReplaceAddress(copied, address)
     if error:
         raise RuntimeError(
             f"cuTensorMapReplaceAddress failed: {error.name}, for the address {address:#x}"
         )
-    return _descriptor(int(copied.getPtr()))
+    return ctypes.string_at(int(copied.getPtr()), NBYTES)
+
+
+def bytes_of(encoded: "Encoded") -> bytes:
+    """Return the 128 bytes of an encoded map."""
+    if isinstance(encoded, bytes):
+        return encoded
+    return ctypes.string_at(address_of(encoded), NBYTES)
+
+
+def descriptor_of(encoded: "Encoded") -> "TensorMapDescriptor":
+    """Return an encoded map as the object that numba-cuda and cuda.core launch with."""
+    if not isinstance(encoded, bytes):
+        return encoded
+    return _descriptor(encoded)
 
 
 @functools.cache
@@ -325,8 +373,8 @@ def _refusal(function: str, problem: str, arguments: dict[str, Any]) -> str:
     )
 
 
-def _descriptor(source: int) -> Any:
-    """Put the encoded bytes at `source` into a descriptor of exactly cuda.core's class.
+def _descriptor(source: int | bytes) -> Any:
+    """Put encoded bytes, or those at an address, into a descriptor of exactly cuda.core's class.
 
     The launcher takes no other class by value, and the class has no constructor from bytes. Where
     its bytes lie is told by the launcher's own preparation of a kernel argument.

@@ -20,7 +20,9 @@ from numba_tma.host.driver import (
     L2_PROMOTION,
     OOB_FILL,
     SWIZZLE,
+    Encoded,
     compute_capability,
+    descriptor_of,
     encode_tiled,
     misplaced,
     replace_address,
@@ -101,10 +103,17 @@ class Encoding:
     interleave: Interleave
     copies: Copies
     partial_rows: str
-    value: "TensorMapDescriptor | None"
+    value: "Encoded | None"  #: None in the simulator
     numba_type: Any = None
     mode: str = "tiled"  #: which copy instructions take the map
     pixel_box: PixelBox | None = None  #: of the im2col modes
+
+    @property
+    def descriptor(self) -> "TensorMapDescriptor | None":
+        """The encoded map as numba-cuda launches with it; made once, since it imports cuda.core."""
+        if type(self.value) is bytes:
+            self.value = descriptor_of(self.value)
+        return self.value
 
 
 # The device is part of the key: an address may later belong to another device, and encodings of

@@ -112,21 +112,59 @@ def simulator_global_races() -> bool:
     return _switch("NUMBA_TMA_SIM_GLOBAL_RACES")
 
 
-def cache_folder() -> Path | None:
-    """Return the folder of measurements, or None if the process has no home folder.
+def cache_setting() -> str | None:
+    """Return the value of ``NUMBA_TMA_CACHE``; None if it is not set."""
+    return os.environ.get("NUMBA_TMA_CACHE")
 
-    ``NUMBA_TMA_CACHE_DIR``, or ``numba_tma`` in Numba's or the system's folder for caches.
+
+def cache_folder() -> Path | None:
+    """Return the folder of caches, or None if they are off or the process has no home folder.
+
+    ``NUMBA_TMA_CACHE`` is a folder, or a switch. Without it, and where it is on, the folder is
+    ``numba_tma`` in Numba's or the system's folder for caches.
     """
-    if own := os.environ.get("NUMBA_TMA_CACHE_DIR"):
-        return Path(own)
+    text = (cache_setting() or "0") if cache_setting() is not None else "1"
+    switch = {"1": True, "0": False, **_WORDS}.get(text.lower())
+    if switch is False:
+        return None
     usual = {
         "win32": os.environ.get("LOCALAPPDATA") or "~/AppData/Local",
         "darwin": "~/Library/Caches",
     }.get(sys.platform, os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     try:
+        if switch is None:
+            return Path(text).expanduser()
         return Path(os.environ.get("NUMBA_CACHE_DIR") or usual, "numba_tma").expanduser()
     except RuntimeError:
         return None
+
+
+def cache_limit() -> int:
+    """Return the most bytes of cached kernels (``NUMBA_TMA_CACHE_MIB``, 512 MiB by default)."""
+    text = os.environ.get("NUMBA_TMA_CACHE_MIB") or "512"
+    try:
+        mebibytes = int(text)
+    except ValueError:
+        mebibytes = 0
+    if not 1 <= mebibytes <= 1 << 20:
+        raise ValueError(
+            f"NUMBA_TMA_CACHE_MIB={text!r}: give the most that cached kernels may take, in MiB, "
+            "from 1 to 1048576; NUMBA_TMA_CACHE=0 turns the cache off"
+        )
+    return mebibytes << 20
+
+
+#: Variables of Numba and of this library that change no compiled code.
+_WITHOUT_EFFECT = ("NUMBA_CACHE", "NUMBA_TMA_CACHE", "NUMBA_TMA_SIM", "NUMBA_TMA_DEBUG_")
+
+
+def compiler_variables() -> dict[str, str]:
+    """Return the environment variables that may change what the compiler makes of a kernel."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith("NUMBA_") and not name.startswith(_WITHOUT_EFFECT)
+    }
 
 
 def _switch(name: str) -> bool:

@@ -47,7 +47,8 @@ def launcher(
     Parameters
     ----------
     kernel
-        A ``@cuda.jit`` kernel. It is compiled at the first launch with arguments of new types.
+        A ``@cuda.jit`` kernel, or one of `cached`. It is compiled at the first launch with
+        arguments of new types.
     grid, block
         Blocks of the grid and threads of a block: an integer, or a tuple for x, y and z.
     cluster
@@ -78,6 +79,9 @@ def launcher(
     ValueError
         When no GPU can run such a grid, block or cluster, or the stream is closed.
     """
+    if hasattr(kernel, "launcher_of"):  # a `CachedKernel`
+        prepared: Callable[..., None] = kernel.launcher_of(grid, block, cluster, stream, pdl)
+        return prepared
     kind = _SimulatedLauncher if simulated() else compiled_launcher()
     function: Callable[..., None] = kind(kernel, grid, block, cluster, stream, pdl).function
     return function
@@ -127,9 +131,7 @@ class Launcher:
         self.kernel = kernel
         self._check_kernel()
         self.names = _parameters(kernel.py_func)
-        self.grid = _dimensions("grid", grid, _LARGEST_GRID, "blocks")
-        self.block = _dimensions("block", block, _LARGEST_BLOCK, "threads")
-        check_threads(self.block, "launcher: ")
+        self.grid, self.block = checked_extents(grid, block)
         size = None if cluster is None else cluster_size(cluster, "launcher")
         self.cluster = None if size is None else self._check_cluster(size)
         self.stream, self.pdl = stream, checked("launcher", "pdl", pdl, FLAG)
@@ -293,6 +295,14 @@ _DEPENDENT = "_tma_dependent"
 def is_dependent(function: object) -> bool:
     """Return whether a simulated kernel is launched by programmatic dependent launch."""
     return bool(getattr(function, _DEPENDENT, False))
+
+
+def checked_extents(grid: Extents, block: Extents) -> tuple[Dim3, Dim3]:
+    """Return grid and block along x, y and z, or raise for what no GPU can run."""
+    blocks = _dimensions("grid", grid, _LARGEST_GRID, "blocks")
+    threads = _dimensions("block", block, _LARGEST_BLOCK, "threads")
+    check_threads(threads, "launcher: ")
+    return blocks, threads
 
 
 def check_threads(block: Dim3, where: str = "") -> None:

@@ -14,7 +14,7 @@ from numba_tma.host.annotations import (
 from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, reading_of
 from numba_tma.host.backend import KernelArgument, in_kernels
 from numba_tma.host.boxes import Copies
-from numba_tma.host.driver import current_device
+from numba_tma.host.driver import bytes_of, current_device
 from numba_tma.host.dtypes import DType
 from numba_tma.host.encoding import (
     SIMULATED,
@@ -234,7 +234,13 @@ class TensorMap(ProcessBound, KernelArgument):
     @property
     def value(self) -> "TensorMapDescriptor | None":
         """The encoded map, which a launch passes by value; None in the simulator."""
-        return self._encoding.value
+        return self._encoding.descriptor
+
+    @property
+    def encoded(self) -> bytes:
+        """The 128 bytes of the encoded map."""
+        assert self._encoding.value is not None
+        return bytes_of(self._encoding.value)
 
     @property
     def numba_type(self) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 
 from numba_tma.host.annotations import StreamLike
 from numba_tma.host.backend import KernelArgument
-from numba_tma.host.driver import NBYTES, address_of
+from numba_tma.host.driver import NBYTES
 from numba_tma.host.environment import simulated
 from numba_tma.host.host_only import host_only
 from numba_tma.host.process_bound import ProcessBound
@@ -65,7 +65,7 @@ class TensorMapArray(ProcessBound, KernelArgument):
         image = np.empty(len(self.maps) * NBYTES, np.uint8)
         for i, tensor_map in enumerate(self.maps):
             target = image.ctypes.data + i * NBYTES
-            ctypes.memmove(target, address_of(tensor_map.value), NBYTES)
+            ctypes.memmove(target, tensor_map.encoded, NBYTES)
         self._buffer = cuda.to_device(image, stream=0 if stream is None else stream)
         if stream is None:
             cuda.synchronize()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from numba_tma import simulator
+from numba_tma.host.cache_policy import CachePolicy
 from numba_tma.ptx._instruction import GlobalAddress, f32, instruction, u32, u64
 
 __all__ = [
@@ -19,17 +19,6 @@ Priority: TypeAlias = Literal["evict_last", "evict_normal", "evict_first", "evic
 OtherPriority: TypeAlias = Literal["evict_first", "evict_unchanged"]
 #: Bits of the primary priority in a policy. The secondary priority is one bit beside them.
 _PRIORITIES = {"evict_unchanged": 0x0, "evict_first": 0x2, "evict_last": 0x4, "evict_normal": 0x6}
-
-
-class CachePolicy(IntEnum):
-    """L2 policies by name: the 64-bit values that createpolicy.fractional returns for 1.0.
-
-    Tests on a GPU hold them equal to the results of the `createpolicy` rows.
-    """
-
-    EVICT_NORMAL = 0x16F0000000000000
-    EVICT_FIRST = 0x12F0000000000000
-    EVICT_LAST = 0x14F0000000000000
 
 
 @instruction(

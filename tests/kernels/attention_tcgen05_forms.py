@@ -9,7 +9,7 @@ from numba import types
 
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.attention.kernel import OptionalArguments
+from numba_tma.kernels.attention.arguments import OptionalArguments
 from numba_tma.kernels.attention.plan import AttentionProblem
 from numba_tma.kernels.attention.tcgen05_kernel import tcgen05_attention_kernel
 from numba_tma.kernels.attention.tcgen05_plan import (

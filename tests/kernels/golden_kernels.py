@@ -8,9 +8,9 @@ from typing import Any
 
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.matmul import block_scaled
+from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.block_scaled_kernel import block_scaled_kernel
 from numba_tma.kernels.matmul.choice import CONFIGS
-from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
 from numba_tma.kernels.matmul.kernel import matmul_kernel
 from numba_tma.kernels.matmul.mma_kernel import mma_kernel

@@ -9,8 +9,13 @@ from numba import types
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.tcgen05_rules import ScaleFactors
-from numba_tma.kernels.matmul.epilogue import Epilogue, MatrixBytes, ReductionExtents, Terms
-from numba_tma.kernels.matmul.kernel import MatmulExtents
+from numba_tma.kernels.matmul.arguments import (
+    Epilogue,
+    MatmulExtents,
+    MatrixBytes,
+    ReductionExtents,
+    Terms,
+)
 from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.plan import (
     Config,

@@ -5,7 +5,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma.device.combine import Exchange, combine_in_turns, exchange_tiles
 from numba_tma.device.vectors import four
-from numba_tma.kernels.rows.rmsnorm import add_lanes
+from numba_tma.kernels.rows.rmsnorm.operation import add_lanes
 
 ROWS = 3  # the last uses the first one's places again
 

@@ -9,11 +9,12 @@ from numba import typeof, types
 
 from numba_tma import Swizzle, Tile
 from numba_tma.backend.lowering.types import TensorMapType
-from numba_tma.device.row_share import Share
+from numba_tma.device.share import Share
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention import split_kv as _attention_splits
 from numba_tma.kernels.copy import api as copy
-from numba_tma.kernels.matmul.epilogue import Epilogue, split_k_kernel
+from numba_tma.kernels.matmul.arguments import Epilogue
+from numba_tma.kernels.matmul.epilogue import split_k_kernel
 from numba_tma.kernels.pointwise import api as pointwise
 from numba_tma.kernels.pointwise.activations import GELU, SWIGLU
 from numba_tma.kernels.pointwise.api import plan_for as pointwise_plan
@@ -23,10 +24,19 @@ from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import kernel_for
 from numba_tma.kernels.rows.layernorm import LAYERNORM
 from numba_tma.kernels.rows.pipelined import pipelined_kernel
-from numba_tma.kernels.rows.plan import PLANS, UNALIGNED, RowOptions, RowPlan, plan_for, share_of
+from numba_tma.kernels.rows.plan import (
+    PLANS,
+    UNALIGNED,
+    RowArrays,
+    RowMemory,
+    RowOptions,
+    RowPlan,
+    RowSizes,
+    plan_for,
+    share_of,
+)
 from numba_tma.kernels.rows.rmsnorm import RMSNORM
 from numba_tma.kernels.rows.softmax import SOFTMAX
-from numba_tma.kernels.rows.steps import RowArrays, RowMemory, RowSizes
 from numba_tma.kernels.transpose import api as transpose
 from tests.kernels import matmul_forms
 

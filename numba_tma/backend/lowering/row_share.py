@@ -26,7 +26,7 @@ from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.operands import BELOW
 from numba_tma.backend.lowering.unaligned_share import Row
 from numba_tma.device import row_share
-from numba_tma.device.row_share import Share
+from numba_tma.device.share import Share
 from numba_tma.ptx import TABLE
 
 FLOAT, I16 = ir.FloatType(), ir.IntType(16)

@@ -26,7 +26,7 @@ from numba_tma.backend.compiler import (
 )
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.operands import BELOW
-from numba_tma.device.row_share import Share
+from numba_tma.device.share import Share
 from numba_tma.ptx import TABLE
 
 SHORT = 64  #: Rows of fewer accesses are short.

@@ -12,8 +12,8 @@ from numba.cuda.dispatcher import _Kernel
 from numba_tma.backend.numba_cuda import race_check
 from numba_tma.backend.numba_cuda.requirements import check_registers, requirements_of
 from numba_tma.host import debug
-from numba_tma.host.cluster_rules import check_grid
 from numba_tma.host.environment import racing
+from numba_tma.host.launch_rules import Requirements
 
 Launch = Callable[..., Any]
 
@@ -32,54 +32,17 @@ def _prepare_argument(
         prepare(typ, value, stream, retr, kernelargs)
 
 
-def _check_block(
+def _check(
     launch: Callable[..., Any],
-    sizes: frozenset[int],
+    needs: Requirements,
     args: Any,
     griddim: Any,
     blockdim: Any,
     *rest: Any,
 ) -> Any:
-    """Launch a kernel with a pipeline, if its block has a producer and consumers.
-
-    `sizes` are the threads of its pipelines' roles; 0 for a pipeline without roles.
-    """
-    x, y, z = blockdim
-    for size in sizes - {0}:
-        if tuple(blockdim) != (size, 1, 1):
-            raise ValueError(
-                f"block {tuple(blockdim)}: the roles of the kernel's pipeline have {size} threads, "
-                f"in one dimension: launch blocks of {size}, which Roles.threads says"
-            )
-    if 0 in sizes and (y != 1 or z != 1 or not 64 <= x <= 1024 or x % 32):
-        raise ValueError(
-            f"block {tuple(blockdim)}: a kernel with a TilePipeline has one-dimensional blocks of "
-            "whole warps, the last of which produces and the others consume: use 64, 96, 128, ... "
-            "1024 threads"
-        )
+    """Launch a kernel, if it can be launched with this grid and block."""
+    needs.check(griddim, blockdim)
     return launch(args, griddim, blockdim, *rest)
-
-
-def _check_line(
-    launch: Callable[..., Any], args: Any, griddim: Any, blockdim: Any, *rest: Any
-) -> Any:
-    """Launch a kernel whose whole block loads or stores tiles, if the block is one-dimensional."""
-    x, y, z = blockdim
-    if y != 1 or z != 1 or x % 32:
-        raise ValueError(
-            f"block {tuple(blockdim)}: a kernel with a StorePipeline or a CircularBuffer that "
-            "names no role has one-dimensional blocks of whole warps: use 32, 64, 96, ... 1024 "
-            "threads"
-        )
-    return launch(args, griddim, blockdim, *rest)
-
-
-def _check_clusters(
-    launch: Callable[..., Any], size: Any, args: Any, griddim: Any, *rest: Any
-) -> Any:
-    """Launch a kernel that runs in clusters of `size`, if they divide the grid."""
-    check_grid(griddim, size)
-    return launch(args, griddim, *rest)
 
 
 def _watch(
@@ -127,13 +90,9 @@ def _adapt_launches(kernel: Any) -> None:
         kernel._prepare_args = functools.partial(_prepare_argument, kernel._prepare_args)
     guards: list[Callable[..., Any]] = []
     needs = requirements_of(kernel)
-    if needs.blocks:
-        guards.append(lambda launch, *rest: _check_block(launch, needs.blocks, *rest))
-    if needs.line:
-        guards.append(_check_line)
     check_registers(kernel._codelibrary.get_asm_str())
-    if needs.cluster:
-        guards.append(lambda launch, *rest: _check_clusters(launch, needs.cluster, *rest))
+    if needs.blocks or needs.line or needs.cluster:
+        guards.append(lambda launch, *rest: _check(launch, needs, *rest))
     if needs.watched:
         guards.append(_watch)
     if guards:

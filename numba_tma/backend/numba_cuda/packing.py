@@ -44,7 +44,7 @@ class Field:
         """
         if self.map_type is not None:  # a map that has its type needs no call
             quick = f"(_encoding := {name}._encoding).numba_type is {field}_type"
-            return f"{quick} and _encoding.value or {field}.value({name})"
+            return f"{quick} and _encoding.descriptor or {field}.value({name})"
         if self.read is None:
             return f"{name} if _type({name}) is {field}_type else {field}.value({name})"
         return f"{'*' * self.several}{field}.value({name})"

@@ -15,19 +15,8 @@ from cuda.core._utils.cuda_utils import CUDAError as CUDAError
 from numba_tma.backend.numba_cuda import launches as compiler
 from numba_tma.backend.numba_cuda.packing import Packer
 from numba_tma.host.driver import FORKED, lost_context
+from numba_tma.host.launch_errors import HINTS
 from numba_tma.host.launching import Launcher, Unfit, generated
-
-_HINTS = {
-    "CUDA_ERROR_INVALID_HANDLE": "is its stream alive, and one of this device?",
-    "CUDA_ERROR_CONTEXT_IS_DESTROYED": "is its stream alive?",
-    "CUDA_ERROR_NO_BINARY_FOR_GPU": "it was compiled on another kind of GPU: make a launcher there",
-    "CUDA_ERROR_INVALID_CLUSTER_SIZE": "no group of SMs has room for such a cluster: use fewer "
-    "blocks in one, fewer threads, or less shared memory",
-    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "use fewer threads, or fewer stages",
-    "CUDA_ERROR_ILLEGAL_ADDRESS": "an earlier kernel failed, and the context is lost",
-    "CUDA_ERROR_LAUNCH_FAILED": "an earlier kernel failed, and the context is lost",
-}
-
 
 # A launch for certain argument types. It checks, packs and launches without a loop. It is generated
 # as `dataclasses` generates an ``__init__``.
@@ -145,7 +134,7 @@ def again(launcher: Launcher, error: Exception, bound: Callable[[], None]) -> No
             return
         except CUDAError as second:
             error = second
-    hint = "".join(f" ({hint})" for name, hint in _HINTS.items() if name in str(error))
+    hint = "".join(f" ({hint})" for name, hint in HINTS.items() if name in str(error))
     raise RuntimeError(f"{launcher} failed: {str(error).strip()}{hint}") from None
 
 

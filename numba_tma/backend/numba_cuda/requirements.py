@@ -9,28 +9,14 @@ directives and instructions of the PTX. No other module of the library reads PTX
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from numba.cuda.core.errors import TypingError
 
 from numba_tma.host import debug
+from numba_tma.host.launch_rules import Requirements
 
 _PREFIX = "numba_tma_"
-
-
-@dataclass(frozen=True)
-class Requirements:
-    """The requirements of a kernel on its launches."""
-
-    #: Threads of its pipelines' roles; 0 for a pipeline without roles: two whole warps or more.
-    blocks: frozenset[int]
-    #: Whether the block must be one-dimensional, of whole warps: the whole block copies tiles.
-    line: bool
-    #: Blocks of a cluster along x, y and z.
-    cluster: tuple[int, ...] | None
-    #: Whether the kernel is in debug mode, and may write records to its process's buffer.
-    watched: bool
 
 
 def shared_symbol(requirement: str, owner: str, number: int) -> str:
@@ -58,7 +44,7 @@ def read(ptx: str) -> Requirements:
     return Requirements(
         blocks=frozenset(int(s[4:] or 0) for s in stated if s.startswith("ring")),
         line="line" in stated,
-        cluster=tuple(map(int, cluster.groups())) if cluster else None,
+        cluster=(int(cluster[1]), int(cluster[2]), int(cluster[3])) if cluster else None,
         watched=debug.MARKER in ptx,
     )
 
@@ -97,3 +83,12 @@ def _check_register_sum(ptx: str) -> None:
             "waits for ever: ask for fewer, or let other warpgroups give back more by "
             "setmaxnreg_dec"
         )
+
+
+def parameter_sizes(ptx: str, entry: str) -> tuple[int, ...]:
+    """Return the bytes of each parameter of a kernel, as its PTX declares them."""
+    declared = re.search(rf"(?s)\.entry\s+{re.escape(entry)}\s*\((.*?)\)\s*[.{{]", ptx)
+    if declared is None:
+        raise RuntimeError(f"the PTX of {entry} declares no such kernel")
+    found = re.findall(r"\.param\s[^,]*?\.[busf](\d+)(?:\s[^,\[]*)?(?:\[(\d+)\])?", declared[1])
+    return tuple(int(count or 1) * int(bits) // 8 for bits, count in found)

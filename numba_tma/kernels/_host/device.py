@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from numba import cuda
-
 from numba_tma.host.architectures import TCGEN05, architecture_of
+from numba_tma.host.driver import (
+    compute_capability,
+    device_attribute,
+    launching_device,
+    name_of_device,
+)
 from numba_tma.host.environment import simulated
 
 _LARGEST_GROUP = 18  #: SMs of a GPC; a cluster lies within one. Some GPCs have 16.
@@ -12,19 +16,29 @@ _LARGEST_GROUP = 18  #: SMs of a GPC; a cluster lies within one. Some GPCs have 
 
 def current_device() -> int:
     """Return the ordinal of the device that kernels run on now."""
-    return 0 if simulated() else int(cuda.get_current_device().id)
+    return 0 if simulated() else launching_device()
 
 
 def sm_count() -> int:
     """Return the number of SMs of the current device; 2 in the simulator."""
-    return 2 if simulated() else int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+    return 2 if simulated() else device_attribute(launching_device(), "MULTIPROCESSOR_COUNT")
+
+
+def capability() -> tuple[int, int]:
+    """Return the compute capability of the current device."""
+    return compute_capability(launching_device())
+
+
+def device_name() -> str:
+    """Return the name of the current device."""
+    return name_of_device(launching_device())
 
 
 def has_tcgen05() -> bool:
     """Return whether the current device has Blackwell's tensor cores; False in the simulator."""
     if simulated():
         return False
-    major, minor = cuda.get_current_device().compute_capability
+    major, minor = capability()
     return TCGEN05.allow(f"{major}{minor}a")
 
 
@@ -32,7 +46,7 @@ def has_mma_alone() -> bool:
     """Return whether the current device multiplies by mma.sync alone; False in the simulator."""
     if simulated():
         return False
-    major, minor = cuda.get_current_device().compute_capability
+    major, minor = capability()
     return architecture_of(f"{major}{minor}").tensor_cores == "mma"
 
 

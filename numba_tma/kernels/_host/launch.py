@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from numba import cuda
-
 from numba_tma.host.annotations import DeviceArray, Kernel, StreamLike
 from numba_tma.host.environment import simulated
 from numba_tma.host.launching import launcher
@@ -24,6 +22,8 @@ def as_stream(stream: StreamLike) -> StreamLike:
         return 0
     handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
     if isinstance(handle, int):
+        from numba import cuda
+
         return cuda.external_stream(handle) if handle else 0
     return stream
 
@@ -61,7 +61,7 @@ def launch(
     Parameters
     ----------
     kernel, blocks, threads
-        A ``@cuda.jit`` kernel, the blocks of the grid and the threads of a block.
+        A kernel, most often one of `shipped`, the blocks of the grid and the threads of a block.
     stream
         A numba, torch or CuPy stream, or None for the default stream.
     *arguments

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba_tma.ptx import CachePolicy
+from numba_tma.host.cache_policy import CachePolicy
 
 #: Shared memory for a block's tiles, in bytes: 227 KiB less barriers, alignment and reductions.
 SHARED_BYTES = 225 << 10

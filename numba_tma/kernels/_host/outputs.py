@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numba import cuda
 
 from numba_tma.host.annotations import DeviceArray
 from numba_tma.host.array_interface import class_name, reading_of
@@ -57,10 +56,10 @@ def empty(
         torch = importlib.import_module(library)
         return like.new_empty(shape, dtype=getattr(torch, dtype.numpy.name) if dtype else None)
     if library in ("cupy", "numba"):
+        module, make = ("numba.cuda", "device_array") if library == "numba" else ("cupy", "empty")
         # Neither library has bf16, which is held as bits.
         known = like.dtype if dtype is None else "u2" if dtype.name == "bf16" else dtype.numpy
-        make = cuda.device_array if library == "numba" else importlib.import_module(library).empty
-        return make(shape, known)
+        return getattr(importlib.import_module(module), make)(shape, known)
     raise TypeError(
         f"{function}(): {name} is a {class_name(like)}, and new arrays are of torch, CuPy or Numba "
         f"alone: pass {out}="

@@ -6,10 +6,9 @@ import threading
 from collections.abc import Iterator
 
 import numpy as np
-from numba import cuda
 
 from numba_tma.host import driver as _driver
-from numba_tma.host.annotations import DeviceArray
+from numba_tma.host.annotations import DeviceArray, DTypeLike
 from numba_tma.host.environment import simulated
 from numba_tma.host.process_bound import new_in_children
 
@@ -33,6 +32,8 @@ def queue_counter() -> DeviceArray:
       draw only behind `griddepcontrol_wait`, since the launch before it may be of the same call.
     """
     if simulated():
+        from numba import cuda
+
         return cuda.to_device(np.zeros(1, np.uint32))
     device = _driver.current_device()
     with _lock:
@@ -46,12 +47,20 @@ def queue_counter() -> DeviceArray:
 def _new_counters() -> Iterator[DeviceArray]:
     """Yield the words of a new slab, which is freed when all of them are."""
     with _driver.allocating_while_capturing():  # a call may be captured at its first launch
-        slab = cuda.device_array(_COUNTERS, np.uint32)
+        slab = device_memory((_COUNTERS,), np.uint32)
         _driver.zero(slab.device_ctypes_pointer.value, slab.nbytes)
     yield from slab.split(1)
 
 
 def float_workspace(rows: int, columns: int) -> DeviceArray:
     """Return a new float32 array on the device, of which kernels write every element they read."""
-    make = np.empty if simulated() else cuda.device_array
-    return make((rows, columns), np.float32)
+    return device_memory((rows, columns), np.float32)
+
+
+def device_memory(shape: tuple[int, ...], dtype: DTypeLike) -> DeviceArray:
+    """Return a new array on the device; in the simulator one of NumPy."""
+    if simulated():
+        return np.empty(shape, dtype)
+    from numba import cuda  # allocations go through Numba's memory manager, which a user may set
+
+    return cuda.device_array(shape, dtype)

@@ -1,14 +1,7 @@
 """Attention: forward (`api`, `kernel`, on Blackwell `tcgen05_kernel`), packed, and gradients."""
 
-from numba_tma.kernels.attention.api import attention, attention_varlen
-from numba_tma.kernels.attention.backward import attention_backward
-from numba_tma.kernels.attention.plan import AttentionPlan
-from numba_tma.kernels.attention.tcgen05_plan import Tcgen05AttentionPlan
+from numba_tma.host.lazy_names import homes_of, imported_from
 
-__all__ = [
-    "AttentionPlan",
-    "Tcgen05AttentionPlan",
-    "attention",
-    "attention_backward",
-    "attention_varlen",
-]
+_HOMES = homes_of(__file__)
+__getattr__, __dir__ = imported_from(globals(), _HOMES)
+__all__ = sorted(_HOMES)

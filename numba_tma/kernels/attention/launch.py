@@ -11,10 +11,12 @@ import numpy as np
 
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array
+from numba_tma.host.cached_kernel import shipped
 from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.values import FLAG, POSITIVE, checked, is_whole, optional
 from numba_tma.kernels._host.device import fewest_in_same_waves, has_tcgen05, sm_count
 from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels.attention.arguments import OptionalArguments
 from numba_tma.kernels.attention.arrays import (
     heads_as_queries,
     last_positions,
@@ -22,10 +24,8 @@ from numba_tma.kernels.attention.arrays import (
     ragged_map_of,
     scale_of,
 )
-from numba_tma.kernels.attention.kernel import OptionalArguments, attention_kernel
 from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem, check_plan, plan_for
 from numba_tma.kernels.attention.split_kv import combine_splits, new_partials
-from numba_tma.kernels.attention.tcgen05_kernel import tcgen05_attention_kernel
 from numba_tma.kernels.attention.tcgen05_plan import (
     AnyAttentionPlan,
     Tcgen05AttentionPlan,
@@ -33,6 +33,11 @@ from numba_tma.kernels.attention.tcgen05_plan import (
     tcgen05_plan_for,
 )
 from numba_tma.kernels.attention.transpose_v import transposed_v
+
+attention_kernel = shipped("numba_tma.kernels.attention.kernel", "attention_kernel")
+tcgen05_attention_kernel = shipped(
+    "numba_tma.kernels.attention.tcgen05_kernel", "tcgen05_attention_kernel"
+)
 
 SOFTCAP = optional(POSITIVE)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from numba_tma.backend.interface import constant_class
-from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.matrix_layout import STEP_BYTES
@@ -337,17 +336,22 @@ def plan_for(
         plan = (FP8_PLANS if problem.is_fp8 else PLANS)[problem.head_dim, problem.causal]
     if problem.packed:
         return plan
-    schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(queries, keys, 1)
     is_even = problem.tiles_are_equal or problem.left  # as nearly all tiles of a window are
     if is_even:
-        steps = np.full(schedule.num_query_blocks, -(-keys // plan.block_k))
+        steps = np.full(-(-queries // plan.block_q), -(-keys // plan.block_k))
     else:
-        steps = np.array([schedule.num_key_blocks(b) for b in range(schedule.num_query_blocks)])
+        steps = causal_steps(queries, keys, plan.block_q, plan.block_k)
     splits = splits_for(steps, heads, sms)
     if is_even or splits > 1:
         return replace(plan, splits=splits, heads_together=1 if is_even else 0)
     together = most_heads_together(problem, steps, keys, heads, group, sms)
     return replace(plan, heads_together=together)
+
+
+def causal_steps(queries: int, keys: int, block_q: int, block_k: int) -> np.ndarray:
+    """Return the K/V tiles that each tile of queries sees, as `CausalSchedule` counts them."""
+    ends = np.minimum(np.arange(block_q, queries + block_q, block_q), queries)
+    return -(-np.maximum(ends + keys - queries, 0) // block_k)
 
 
 def most_heads_together(

@@ -88,7 +88,6 @@ from numba_tma.kernels.attention.softmax import (
 )
 from numba_tma.kernels.attention.tcgen05_correction import rescale, row_store
 from numba_tma.kernels.attention.tcgen05_plan import (
-    ROLES,
     TILES,
     Tcgen05AttentionForm,
     Tcgen05AttentionPlan,
@@ -106,7 +105,7 @@ from numba_tma.kernels.attention.tiles import (
     schedule_function,
     tile_functions,
 )
-from numba_tma.pipeline import KVPipeline, StorePipeline, TilePipeline
+from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups, Warps
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.kv_consumer import TMAConsumerPipeline
 from numba_tma.pipeline.kv_producer import TMAProducerPipeline
@@ -121,6 +120,14 @@ from numba_tma.ptx import (
     tcgen05_fence_before_thread_sync,
 )
 
+#: The block: registers of a thread after setmaxnreg; the last three roles share a warpgroup.
+ROLES = Roles(
+    softmax=Warpgroups(TILES, registers=192),
+    correction=Warpgroups(1, registers=80),
+    mma=Warps(1),
+    load=Warps(1),
+    idle=Warps(2),
+)
 SOFTMAX, CORRECTION, MMA, LOAD = ROLES.softmax, ROLES.correction, ROLES.mma, ROLES.load
 ALL_LANES = 0xFFFFFFFF
 #: The first of two barriers, one for each tile of queries.

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from numba_tma.backend.interface import constant_class
-from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.tensor_tiles import LANES
 from numba_tma.host.values import check_fields, one_of, whole
@@ -18,20 +15,14 @@ from numba_tma.kernels.attention.plan import (
     AttentionForm,
     AttentionPlan,
     AttentionProblem,
+    causal_steps,
     most_heads_together,
 )
-from numba_tma.pipeline import Roles, Warpgroups, Warps
 
 #: Tiles of queries of a block, each with a softmax warpgroup, S and O of its own.
 TILES = 2
-#: The block: registers of a thread after setmaxnreg; the last three roles share a warpgroup.
-ROLES = Roles(
-    softmax=Warpgroups(TILES, registers=192),
-    correction=Warpgroups(1, registers=80),
-    mma=Warps(1),
-    load=Warps(1),
-    idle=Warps(2),
-)
+#: Warps of a block: a warpgroup for the softmax of each tile, one for the correction, four more.
+WARPS = 4 * TILES + 4 + 4
 #: Two accumulators of 128 x head dim beside two of scores fill at most 512 columns.
 TCGEN05_HEAD_DIMS = (64, 96, 128)
 #: Keys of a K/V tile: a thread loads its row of scores in one instruction.
@@ -83,7 +74,7 @@ class Tcgen05AttentionPlan:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return ROLES.threads
+        return 32 * WARPS
 
     @property
     def splits(self) -> int:
@@ -199,7 +190,6 @@ def tcgen05_plan_for(
     plan = Tcgen05AttentionPlan()
     if problem.tiles_are_equal or problem.left:
         return plan
-    schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(queries, keys, 1)
-    steps = np.array([schedule.num_key_blocks(b) for b in range(schedule.num_query_blocks)])
+    steps = causal_steps(queries, keys, plan.block_q, plan.block_k)
     together = most_heads_together(problem, steps, keys, heads, group, sms)
     return replace(plan, heads_together=together)

@@ -1,6 +1,7 @@
 """Copies of arrays, one or many in a launch."""
 
-from numba_tma.kernels.copy.api import copy
-from numba_tma.kernels.copy.grouped import grouped_copy
+from numba_tma.host.lazy_names import homes_of, imported_from
 
-__all__ = ["copy", "grouped_copy"]
+_HOMES = homes_of(__file__)
+__getattr__, __dir__ = imported_from(globals(), _HOMES)
+__all__ = sorted(_HOMES)

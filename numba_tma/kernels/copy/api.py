@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array, check_same
+from numba_tma.host.cached_kernel import shipped
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.host.values import checked, instance, optional
 from numba_tma.kernels._host.device import sm_count
@@ -11,14 +12,14 @@ from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, tile_for
 from numba_tma.kernels._host.workspace import queue_counter
-from numba_tma.kernels.copy.kernel import (
-    CopyPlan,
-    copy_chunks_kernel,
-    copy_tiles_kernel,
-    copy_vectors_kernel,
-)
+from numba_tma.kernels.copy.plan import CopyPlan
 
 Plan = CopyPlan  #: its name before 0.1.0
+
+_PAGE = "numba_tma.kernels.copy.kernel"
+copy_chunks_kernel = shipped(_PAGE, "copy_chunks_kernel")
+copy_tiles_kernel = shipped(_PAGE, "copy_tiles_kernel")
+copy_vectors_kernel = shipped(_PAGE, "copy_vectors_kernel")
 
 VECTOR_THREADS = 128
 TILE_BYTES, STAGES, BLOCKS_PER_SM = 8192, 2, 4

@@ -12,7 +12,6 @@ far apart in any order, by a pipeline whose stages TMA both fills and empties.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 from numba import cuda
 
@@ -20,25 +19,8 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.device.vectors import load_vector, store_vector
 from numba_tma.host.annotations import Kernel
-from numba_tma.host.values import check_fields, one_of, whole
-from numba_tma.kernels._host.limits import SHARED_BYTES, STREAMED
-
-
-@dataclass(frozen=True)
-class CopyPlan:
-    """How contiguous bytes are copied. Plans are part of cache keys."""
-
-    chunk_bytes: int = 2048  #: bytes that a block copies, a multiple of 16
-    threads: int = 32  #: threads of a block, whole warps
-    store: str = "tma"  #: "tma"; "registers": threads store the chunk; "vector": without TMA
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            chunk_bytes=whole(16, SHARED_BYTES, step=16),
-            threads=whole(32, 1024, step=32),  # up to 15 of them copy the bytes behind the chunks
-            store=one_of("tma", "registers", "vector"),
-        )
+from numba_tma.kernels._host.limits import STREAMED
+from numba_tma.kernels.copy.plan import CopyPlan
 
 
 @functools.cache

@@ -6,19 +6,8 @@ stages. `swapped_kernel`, `grouped_kernel` and `block_scaled_kernel` are variant
 `mma_kernel` the one for all other GPUs.
 """
 
-from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
-from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
-from numba_tma.kernels.matmul.dense import matmul
-from numba_tma.kernels.matmul.grouped import grouped_matmul
-from numba_tma.kernels.matmul.plan import Config, MmaConfig, SwappedConfig, Tcgen05Config
+from numba_tma.host.lazy_names import homes_of, imported_from
 
-__all__ = [
-    "Config",
-    "MmaConfig",
-    "ScaledConfig",
-    "SwappedConfig",
-    "Tcgen05Config",
-    "block_scaled_matmul",
-    "grouped_matmul",
-    "matmul",
-]
+_HOMES = homes_of(__file__)
+__getattr__, __dir__ = imported_from(globals(), _HOMES)
+__all__ = sorted(_HOMES)

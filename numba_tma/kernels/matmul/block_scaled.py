@@ -13,10 +13,10 @@ from numba_tma.kernels._host.device import sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty
+from numba_tma.kernels.matmul.arguments import Epilogue, Terms
 from numba_tma.kernels.matmul.block_scaled_kernel import BScales, block_scaled_kernel
 from numba_tma.kernels.matmul.block_scaled_plan import BLOCK, ScaledConfig, ScaledPlan
 from numba_tma.kernels.matmul.choice import MatmulProblem, choose_from
-from numba_tma.kernels.matmul.epilogue import Epilogue, Terms
 from numba_tma.kernels.matmul.launch import (
     MatmulCall,
     add_up,
@@ -185,7 +185,7 @@ def _multiply(
     launch(
         block_scaled_kernel(plan.of_any_splits),
         blocks,
-        plan.roles.threads,
+        plan.threads,
         stream,
         tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
         tensor_map(map_source(b, plan.b), plan.b_copy, dtype=plan.b),

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-from numba import cuda
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.array_interface import reading_of
@@ -14,12 +13,12 @@ from numba_tma.host.arrays import Array, option_dtype
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
 from numba_tma.host.values import FLAG, NUMBER, checked, one_of, optional
-from numba_tma.kernels._host.device import has_mma_alone, has_tcgen05, sm_count
+from numba_tma.kernels._host.device import device_name, has_mma_alone, has_tcgen05, sm_count
 from numba_tma.kernels._host.launch import recorded
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty
+from numba_tma.kernels.matmul.arguments import ACTIVATIONS, Epilogue, Terms
 from numba_tma.kernels.matmul.choice import MMA_CONFIGS, candidates, tcgen05_candidates
-from numba_tma.kernels.matmul.epilogue import ACTIVATIONS, Epilogue, Terms
 from numba_tma.kernels.matmul.launch import MatmulCall, operand_type, run
 from numba_tma.kernels.matmul.measurements import fastest, key_of, time_on_gpu
 from numba_tma.kernels.matmul.operands import (
@@ -345,7 +344,7 @@ def _tuned(call: MatmulCall, stream: StreamLike) -> AnyConfig:
         tried = tcgen05_candidates(scaled=call.scales is not None)
     elif not has_mma_alone():
         tried = candidates(call.problem, sm_count())
-    key, out = key_of(cuda.get_current_device().name, call), call.out
+    key, out = key_of(device_name(), call), call.out
     if key not in _tuned_before:
         # The epilogue may read `out`, which the measurements overwrite.
         saved = padded(out.shape, out.dtype, [])

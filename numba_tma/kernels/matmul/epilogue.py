@@ -2,16 +2,16 @@
 
     activation(alpha * row_scale * column_scale * sum + beta * old + bias) + residual
 
-An `Epilogue` says which steps a kernel is compiled with, `Terms` are their run-time values. Each
-step is a device function, and `chain` applies those that are needed. The matmul kernels apply the
-chain to registers, and the split-K kernel, at the end of this page, to sums of parts.
+An `Epilogue` says which steps a kernel is compiled with, `Terms` are their run-time values
+(arguments.py). Each step is a device function, and `chain` applies those that are needed. The
+matmul kernels apply the chain to registers, and the split-K kernel, at the end of this page, to
+sums of parts.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from numba_tma.device.vectors import load_vector, map_lanes, store_vector
 from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
+from numba_tma.kernels.matmul.arguments import REDUCTION_THREADS, Epilogue
 from numba_tma.kernels.pointwise.formulas import (
     gelu_bf16,
     gelu_f16,
@@ -33,42 +34,6 @@ from numba_tma.kernels.pointwise.formulas import (
 _ZERO: Any = np.float32(0)
 _ONE: Any = np.float32(1)
 _FLOAT = Tile(1, "f32")
-
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """Which steps a kernel is compiled with, in the order of the formula above."""
-
-    alpha: bool = False
-    row_scale: bool = False
-    column_scale: bool = False
-    beta: bool = False
-    bias: DType | None = None
-    activation: str | None = None
-    residual: bool = False
-
-    @property
-    def sources(self) -> int:
-        """Number of matrices that the epilogue reads: the old output, the residual."""
-        return self.beta + self.residual
-
-    @property
-    def changes(self) -> bool:
-        """Whether there is any step at all."""
-        return self != Epilogue()
-
-
-class Terms(NamedTuple):
-    """The values of the steps; 0 for a vector that is not used. Vectors are arrays of bytes."""
-
-    alpha: Any = _ONE
-    beta: Any = _ZERO
-    row_scale: Any = 0  #: float32, one for each row of each matrix
-    column_scale: Any = 0  #: float32, one for each column
-    bias: Any = 0  #: one for each column
-
 
 class TileOrigin(NamedTuple):
     """The first row and column of a tile, and the last of the matrix; int32."""
@@ -215,26 +180,6 @@ def epilogue_function(epilogue: Epilogue, out: DType) -> DeviceFunction:
 # A small result has too few tiles for all SMs. With split-K each tile is computed in parts along K,
 # which are float32 matrices of their own. The kernel below adds the parts in a fixed order, so that
 # equal calls give equal bits, and applies the epilogue.
-
-REDUCTION_THREADS = 256
-
-
-class MatrixBytes(NamedTuple):
-    """Matrices as bytes: their memory, and the strides of matrices and rows in bytes."""
-
-    memory: Any
-    matrix: Any
-    row: Any
-
-
-class ReductionExtents(NamedTuple):
-    """Extents of the result, and the number of parts of each element."""
-
-    batch: Any
-    rows: Any
-    columns: Any
-    splits: Any
-
 
 @functools.cache
 def split_k_kernel(epilogue: Epilogue, dtype: DType) -> Kernel:

@@ -14,10 +14,9 @@ from numba_tma.kernels._host.device import resident_clusters, sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty
+from numba_tma.kernels.matmul.arguments import Epilogue, MatmulExtents
 from numba_tma.kernels.matmul.choice import CONFIGS, MatmulProblem, choose_from
-from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.grouped_kernel import RowGroups, grouped_kernel
-from numba_tma.kernels.matmul.kernel import MatmulExtents
 from numba_tma.kernels.matmul.launch import target
 from numba_tma.kernels.matmul.operands import (
     Kinds,
@@ -157,7 +156,7 @@ def _grouped(
     launch(
         grouped_kernel(plan, arrays[4] is not None, in_place, scales is not None),
         min(resident_clusters(config.cluster, 1), tile_rows * tile_columns) * config.cluster,
-        plan.roles.threads,
+        plan.threads,
         stream,
         tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
         tensor_map(map_source(b, plan.b), plan.b_copy, dtype=plan.b),

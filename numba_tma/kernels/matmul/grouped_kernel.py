@@ -23,7 +23,7 @@ from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32
 from numba_tma.device.vectors import load_vector
 from numba_tma.host.annotations import DeviceFunction, Kernel
-from numba_tma.kernels.matmul.epilogue import Terms
+from numba_tma.kernels.matmul.arguments import Terms
 from numba_tma.kernels.matmul.kernel import (
     IN_FLIGHT,
     b_load,

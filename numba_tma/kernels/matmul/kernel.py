@@ -39,7 +39,7 @@ narrow outputs) are functions of the same signature; `matmul_kernel` picks one o
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -48,6 +48,7 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function
 from numba_tma.host.annotations import DeviceFunction, Integer, Kernel
+from numba_tma.kernels.matmul.arguments import MatmulExtents
 from numba_tma.kernels.matmul.epilogue import TileOrigin, epilogue_function
 from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.plan import SOURCE_STAGES, WGMMA_ROWS, MatmulPlan, SwappedPlan
@@ -55,20 +56,6 @@ from numba_tma.kernels.matmul.plan import SOURCE_STAGES, WGMMA_ROWS, MatmulPlan,
 ALL_LANES = 0xFFFFFFFF
 #: Products that still run when an iteration of a consumer's loop ends; the loop holds their stages.
 IN_FLIGHT = 1
-
-
-class MatmulExtents(NamedTuple):
-    """The extents of a matmul, as its kernel takes them."""
-
-    rows: Any  #: of one matrix of the result
-    columns: Any
-    tile_rows: Any  #: rows of tiles, a multiple of the cluster size
-    tile_columns: Any
-    batch: Any  #: matrices that the kernel writes: those of the result, times `splits`
-    steps: Any  #: stages along K
-    a_stride: Any  #: from one matrix of the result to the next: 1 matrix of a, or 0 if all share it
-    b_stride: Any
-    splits: Any  #: splits of K, each of which gives a matrix of its own
 
 
 # ---------------------------------------------------------- load: tiles of b, by one elected thread

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array
+from numba_tma.host.cached_kernel import shipped
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.scale_factors import ATOM_ROWS
 from numba_tma.host.tensor_map import TensorMap, tensor_map
@@ -20,17 +21,15 @@ from numba_tma.kernels._host.device import (
     sm_count,
 )
 from numba_tma.kernels._host.launch import launch
-from numba_tma.kernels.matmul.choice import MatmulProblem, choose, choose_mma, choose_tcgen05
-from numba_tma.kernels.matmul.epilogue import (
+from numba_tma.kernels.matmul.arguments import (
     REDUCTION_THREADS,
     Epilogue,
+    MatmulExtents,
     MatrixBytes,
     ReductionExtents,
     Terms,
-    split_k_kernel,
 )
-from numba_tma.kernels.matmul.kernel import MatmulExtents, matmul_kernel
-from numba_tma.kernels.matmul.mma_kernel import mma_kernel
+from numba_tma.kernels.matmul.choice import MatmulProblem, choose, choose_mma, choose_tcgen05
 from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.operands import (
     MN_MAJOR,
@@ -53,11 +52,16 @@ from numba_tma.kernels.matmul.plan import (
     accumulator_of,
 )
 from numba_tma.kernels.matmul.scales import BlockScales, elements
-from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
-from numba_tma.kernels.matmul.tcgen05_kernel import tcgen05_kernel
-from numba_tma.kernels.matmul.tcgen05_pair_kernel import tcgen05_pair_kernel
 from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
-from numba_tma.kernels.matmul.tcgen05_scaled_kernel import tcgen05_scaled_kernel
+
+_PAGES = "numba_tma.kernels.matmul."
+matmul_kernel = shipped(_PAGES + "kernel", "matmul_kernel")
+swapped_kernel = shipped(_PAGES + "swapped_kernel", "swapped_kernel")
+split_k_kernel = shipped(_PAGES + "epilogue", "split_k_kernel")
+mma_kernel = shipped(_PAGES + "mma_kernel", "mma_kernel")
+tcgen05_kernel = shipped(_PAGES + "tcgen05_kernel", "tcgen05_kernel")
+tcgen05_pair_kernel = shipped(_PAGES + "tcgen05_pair_kernel", "tcgen05_pair_kernel")
+tcgen05_scaled_kernel = shipped(_PAGES + "tcgen05_scaled_kernel", "tcgen05_scaled_kernel")
 
 P = TypeVar("P", bound=MatmulPlan)
 
@@ -192,7 +196,7 @@ def _multiply(
     launch(
         matmul_kernel(plan.of_any_splits),
         blocks,
-        plan.roles.threads,
+        plan.threads,
         stream,
         tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
         tensor_map(map_source(b, plan.b), plan.b_copy, dtype=plan.b),
@@ -237,7 +241,7 @@ def _multiply_tcgen05(
     launch(
         kernel,
         clusters * group,
-        plan.roles.threads,
+        plan.threads,
         stream,
         tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
         tensor_map(map_source(b, plan.b), plan.b_tile, dtype=plan.b),
@@ -269,7 +273,7 @@ def _multiply_mma(
     launch(
         mma_kernel(plan),
         fewest_in_same_waves(math.prod(tiles) * batch, sm_count()),
-        plan.roles.threads,
+        plan.threads,
         stream,
         tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
         tensor_map(map_source(b, plan.b), plan.b_tile, dtype=plan.b),
@@ -310,7 +314,7 @@ def _multiply_swapped(
     launch(
         swapped_kernel(plan),
         blocks,
-        plan.roles.threads,
+        plan.threads,
         stream,
         tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
         tensor_map(map_source(b, plan.b), plan.b_tile, dtype=plan.b),

@@ -1,31 +1,26 @@
 """Measured configurations (``tune=True``), in a file that outlives the process.
 
-The file is ``matmul.json`` in `environment.cache_folder()`, an object with an entry for each GPU,
-release of the library, and kind and size of matmul. Processes and users share it. A writer locks
-the folder, reads the file again, and replaces it as a whole. What cannot be kept is measured again
-by the next process, and a RuntimeWarning names the reason.
+The file is ``matmul.json`` in the folder of caches (`host.cache_files`), an object with an entry
+for each GPU, release of the library, and kind and size of matmul. Processes and users share it: an
+entry is a configuration, whose values are checked, and no code. A writer locks the folder, reads
+the file again, and replaces it as a whole. What cannot be kept is measured again by the next
+process, and a RuntimeWarning names the reason.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
 import os
 import stat
-import tempfile
-import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from numba import cuda
-
 from numba_tma._version import __version__
 from numba_tma.host.annotations import StreamLike
-from numba_tma.host.environment import cache_folder
+from numba_tma.host.cache_files import locked, read, replace, usable_folder, warn_once
 from numba_tma.kernels._host.launch import as_stream
 from numba_tma.kernels.matmul.plan import (
     AnyConfig,
@@ -35,16 +30,10 @@ from numba_tma.kernels.matmul.plan import (
     Tcgen05Config,
 )
 
-try:
-    import fcntl
-except ImportError:  # Windows; the last of two writers that meet wins there
-    fcntl = None  # type: ignore[assignment]
-
 RUNS, REPEATS = 10, 3  # launches per timing; timings, of which the best counts
 _CLASSES: dict[str, type[AnyConfig]] = {
     c.__name__: c for c in (Config, SwappedConfig, Tcgen05Config, MmaConfig)
 }
-_LOCK_SECONDS = 5.0  # a writer holds the lock for milliseconds
 _MOST_BYTES = 64 << 20
 
 
@@ -75,13 +64,13 @@ def remember(key: str, config: AnyConfig) -> None:
         return
     entry = {"class": type(config).__name__, **dataclasses.asdict(config)}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.parent):
+        with locked(path.parent):
             try:
                 entries = _read(path)
             except FileNotFoundError:
                 entries = {}
-            _replace(path, json.dumps({**entries, key: entry}, indent=1, sort_keys=True))
+            text = json.dumps({**entries, key: entry}, indent=1, sort_keys=True)
+            replace(path, text.encode(), _mode(path))
     except OSError as error:
         _warn(path, error)
 
@@ -113,6 +102,8 @@ def fastest(
 
 def time_on_gpu(launches: Sequence[Callable[[], None]], stream: StreamLike) -> float:
     """Return the best time of repeated launches on the GPU, in seconds; it synchronises."""
+    from numba import cuda
+
     on, best = as_stream(stream), math.inf
     for _ in range(REPEATS):
         start, end = cuda.event(), cuda.event()
@@ -143,40 +134,18 @@ def _config(entry: object) -> AnyConfig | None:
 
 def _path() -> Path | None:
     """Return the file, where a symbolic link leads."""
-    folder = cache_folder()
+    folder = usable_folder()
     return None if folder is None else Path(os.path.realpath(folder / "matmul.json"))
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Return the entries; a file without JSON, or with another kind of it, has none."""
-    # Without O_NONBLOCK, a pipe of this name would be waited for.
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with open(number, "rb") as file:
-        status = os.fstat(number)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is not a regular file: remove it")
-        if status.st_size > _MOST_BYTES:
-            raise OSError(f"it has {status.st_size:,} bytes, more than {_MOST_BYTES:,}: remove it")
-        text = file.read()
+    text = read(path, _MOST_BYTES)
     try:
         entries = json.loads(text)
     except (ValueError, RecursionError):
         return {}
     return entries if isinstance(entries, dict) else {}
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace the file as a whole; it keeps its mode, or has that of an ordinary new file."""
-    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=".matmul-", suffix=".tmp")
-    try:
-        with open(number, "w") as file:
-            file.write(text)
-        os.chmod(temporary, _mode(path))
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _mode(path: Path) -> int:
@@ -188,38 +157,8 @@ def _mode(path: Path) -> int:
         return stat.S_IMODE(path.parent.stat().st_mode) & 0o666
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, for which no file is needed; the kernel drops a dead process's."""
-    if fcntl is None:
-        yield
-        return
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        _lock(number)
-        yield
-    finally:
-        os.close(number)
-
-
-def _lock(number: int) -> None:
-    end = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise TimeoutError(
-                    f"another process has locked the folder for {_LOCK_SECONDS:g} s"
-                ) from None
-            time.sleep(0.01)
-
-
 def _warn(path: Path, error: OSError) -> None:
-    warnings.warn(
+    warn_once(
         f"the measurements of matmul(tune=True) are not kept in {path}: {error}. Each process "
-        "measures anew; NUMBA_TMA_CACHE_DIR names another folder",
-        RuntimeWarning,
-        stacklevel=3,
+        "measures anew"
     )

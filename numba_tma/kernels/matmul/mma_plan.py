@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from numba_tma.host.architectures import ARCHITECTURES
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.warp_rules import PartLayout, WarpPart
-from numba_tma.kernels.matmul.epilogue import Epilogue
+from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.plan import (
     MmaConfig,
     accumulator_of,
@@ -24,7 +25,9 @@ from numba_tma.kernels.matmul.plan import (
     operand_tile,
     row_tile,
 )
-from numba_tma.pipeline import Role, Roles, Warpgroups
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline import Role, Roles
 
 #: Shared memory for a block's tiles, in bytes: 99 KiB less barriers and alignment.
 TILE_BYTES = ARCHITECTURES[120].shared - (2 << 10)
@@ -118,9 +121,16 @@ class MmaPlan:
         results = self.config.warpgroups * self.config.out_stages * self.out_tile.nbytes
         return min(self.config.stages, (TILE_BYTES - results) // self.stage_nbytes)
 
+    @property
+    def threads(self) -> int:
+        """Threads of a block: those of `roles`."""
+        return 128 * (1 + self.config.warpgroups)
+
     @functools.cached_property
     def roles(self) -> Roles:
         """A warpgroup of which one warp loads, and the consumers, which get its registers."""
+        from numba_tma.pipeline import Roles, Warpgroups
+
         return Roles(load=Warpgroups(1, registers=40), **consumer_roles(self.config.warpgroups))
 
     @property

@@ -12,12 +12,11 @@ Matrices are `Array` of shape (batch, rows, columns) here, of any strides.
 from __future__ import annotations
 
 import numpy as np
-from numba import cuda
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.arrays import CHUNK, Array, option_dtype
 from numba_tma.host.dtypes import DType
-from numba_tma.host.environment import simulated
+from numba_tma.kernels._host.workspace import device_memory
 from numba_tma.kernels.copy.api import copy
 from numba_tma.kernels.transpose.api import transpose
 
@@ -109,8 +108,7 @@ def padded(shape: tuple[int, ...], dtype: DType, workspace: Workspace) -> Array:
     size = dtype.storage.itemsize
     unit = CHUNK // size
     pitch = max(1, -(-columns // unit)) * unit
-    make = np.empty if simulated() else cuda.device_array
-    memory = make((*(max(1, n) for n in outer), pitch), np.dtype(f"u{size}"))
+    memory = device_memory((*(max(1, n) for n in outer), pitch), np.dtype(f"u{size}"))
     workspace.append(memory)
     new = Array.read("matmul", "workspace", memory)
     return new.view(shape, new.strides, dtype=dtype)

@@ -11,14 +11,16 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.values import check_fields, one_of, whole
 from numba_tma.kernels._host.limits import SHARED_BYTES
-from numba_tma.kernels.matmul.epilogue import Epilogue
-from numba_tma.pipeline import Role, Roles, Warpgroups, Warps
+from numba_tma.kernels.matmul.arguments import Epilogue
+
+if TYPE_CHECKING:
+    from numba_tma.pipeline import Role, Roles, Warpgroups
 
 WGMMA_ROWS = 64  #: rows of a wgmma, and so of a consumer warpgroup
 SOURCE_STAGES = 2  #: stages of the epilogue's inputs (old output, residual)
@@ -287,9 +289,16 @@ class MatmulPlan:
         """Bytes of a stage: a tile of a and one of b."""
         return self.a_tile.nbytes + self.b_tile.nbytes
 
+    @property
+    def threads(self) -> int:
+        """Threads of a block: those of `roles`."""
+        return 128 * (1 + self.warpgroups)
+
     @functools.cached_property
     def roles(self) -> Roles:
         """One producer warpgroup (`load`), which gives its registers to the consumers."""
+        from numba_tma.pipeline import Roles, Warpgroups  # bodies, which the host does without
+
         return Roles(load=Warpgroups(1, registers=40), **consumer_roles(self.warpgroups))
 
     @property
@@ -359,9 +368,16 @@ class SwappedPlan:
         """Pipeline stages: as many as the configuration asks for and shared memory holds."""
         return min(self.config.stages, self._free // self.stage_nbytes)
 
+    @property
+    def threads(self) -> int:
+        """Threads of a block: those of `roles`."""
+        return 128 * (self.config.m // WGMMA_ROWS) + 32
+
     @functools.cached_property
     def roles(self) -> Roles:
         """One producer warp (`load`), behind the consumer warpgroups."""
+        from numba_tma.pipeline import Roles, Warps
+
         return Roles(**consumer_roles(self.config.m // WGMMA_ROWS), load=Warps(1))
 
     @property
@@ -372,6 +388,8 @@ class SwappedPlan:
 
 def consumer_roles(warpgroups: int) -> dict[str, Warpgroups]:
     """Return the roles of consumer warpgroups, each of which stores its rows by itself."""
+    from numba_tma.pipeline import Warpgroups
+
     return {f"mma{i}": Warpgroups(1) for i in range(warpgroups)}
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba import cuda
-
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.architectures import architecture_of, target_of
 from numba_tma.host.arrays import Array
@@ -17,7 +15,7 @@ from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
 from numba_tma.host.scale_factors import ATOM_BYTES, ATOM_SHAPE, blocked_shape
 from numba_tma.host.tcgen05_rules import ScaleFactors
-from numba_tma.kernels._host.device import has_tcgen05
+from numba_tma.kernels._host.device import capability, device_name, has_tcgen05
 from numba_tma.kernels.matmul.operands import Workspace, as_loadable, as_matrices
 from numba_tma.kernels.matmul.plan import AnyConfig, Tcgen05Config
 
@@ -182,8 +180,7 @@ def check_scaled(scales: BlockScales, a: DType, b: DType, config: AnyConfig | No
         )
     if simulated() or has_tcgen05():
         return
-    device = cuda.get_current_device()
-    major, minor = device.compute_capability
+    major, minor = capability()
     repair = (
         "; on this GPU block_scaled_matmul() multiplies fp8 with float32 scales"
         if architecture_of(target_of((major, minor))).tensor_cores == "wgmma"
@@ -191,7 +188,7 @@ def check_scaled(scales: BlockScales, a: DType, b: DType, config: AnyConfig | No
         else ""
     )
     raise ValueError(
-        f"matmul(): a is {a} and b is {b}, with {scales.factors}: {device.name} has compute "
+        f"matmul(): a is {a} and b is {b}, with {scales.factors}: {device_name()} has compute "
         f"capability {major}.{minor}, and block-scaled products are those of 10.0, 10.3 and 11.0: "
         f"use such a GPU, or multiply a and b in bf16 (dequantize){repair}"
     )

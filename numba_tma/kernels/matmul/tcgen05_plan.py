@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
 
-from numba_tma.device.persistent_grid import PersistentGrid
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 from numba_tma.host.scale_factors import ATOM_BYTES, ATOM_ROWS, scale_tile
@@ -18,9 +18,12 @@ from numba_tma.host.scale_layout import ATOM_COLUMNS
 from numba_tma.host.tcgen05_rules import ScaleFactors
 from numba_tma.host.tensor_tiles import COLUMNS, LANES, SCALE_ROWS
 from numba_tma.kernels._host.limits import SHARED_BYTES
-from numba_tma.kernels.matmul.epilogue import Epilogue
+from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.plan import Tcgen05Config, operand_tile, row_tile
-from numba_tma.pipeline import LaunchControl, Roles, Warpgroups, Warps
+
+if TYPE_CHECKING:
+    from numba_tma.device.persistent_grid import PersistentGrid
+    from numba_tma.pipeline import LaunchControl, Roles
 
 #: Columns of an accumulator that a thread of the epilogue holds at once.
 LOADED_COLUMNS = 32
@@ -126,14 +129,24 @@ class Tcgen05Plan:
         free = SHARED_BYTES - self.config.out_stages * self.out_tile.nbytes
         return min(self.config.stages, free // self.stage_nbytes)
 
+    @property
+    def threads(self) -> int:
+        """Threads of a block: those of `roles`."""
+        return 32 * (4 + 1 + 1)
+
     @functools.cached_property
     def roles(self) -> Roles:
         """Four warps that reach all of tensor memory, one that loads, one that multiplies."""
+        from numba_tma.pipeline import Roles, Warpgroups, Warps
+
         return Roles(epilogue=Warpgroups(1), load=Warps(1), mma=Warps(1))
 
     @property
     def work(self) -> LaunchControl | PersistentGrid:
         """How a block, or a CTA pair, gets its tiles."""
+        from numba_tma.device.persistent_grid import PersistentGrid
+        from numba_tma.pipeline import LaunchControl
+
         cluster = (self.config.cta_group, 1)
         if self.config.scheduler == "static":
             return PersistentGrid(cluster=cluster)

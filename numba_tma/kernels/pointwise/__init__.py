@@ -1,6 +1,7 @@
 """Element by element: any device function, and the usual activations."""
 
-from numba_tma.kernels.pointwise.activations import gelu, swiglu
-from numba_tma.kernels.pointwise.api import add, pointwise, scale_add
+from numba_tma.host.lazy_names import homes_of, imported_from
 
-__all__ = ["add", "gelu", "pointwise", "scale_add", "swiglu"]
+_HOMES = homes_of(__file__)
+__getattr__, __dir__ = imported_from(globals(), _HOMES)
+__all__ = sorted(_HOMES)

@@ -7,7 +7,7 @@
     store     the result, times the weight and plus the bias
 
 An operation (`RowOperation`) has the device functions of reduce, combine and apply, and a few more.
-rmsnorm.py, layernorm.py, softmax.py and reductions.py define one or two operations each.
+rmsnorm/operation.py, and the same of layernorm, softmax and reductions, define one or two each.
 
 `rows_in_shared` runs if `RowPlan.slot` is set. The row is copied to shared memory once and read
 from there twice, a slot at a time: for reduce, and again for apply. By default those are rows above
@@ -31,7 +31,6 @@ its rows once and exits; the other resident blocks of the SM hide the latency of
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 
 from numba import cuda
@@ -40,14 +39,8 @@ from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i64
 from numba_tma.device.clusters import cluster
 from numba_tma.device.combine import Exchange, combine_parts, exchange_tiles
-from numba_tma.device.row_share import (
-    Share,
-    from_float,
-    load_global,
-    load_shared,
-    store_global,
-    to_float,
-)
+from numba_tma.device.row_share import from_float, load_global, load_shared, store_global, to_float
+from numba_tma.device.share import Share
 from numba_tma.device.shared import shared_barrier, shared_barriers, shared_tile
 from numba_tma.host.annotations import (
     Address,
@@ -61,15 +54,19 @@ from numba_tma.host.annotations import (
 )
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
-from numba_tma.host.values import NOT_NEGATIVE, Rule
 from numba_tma.kernels.rows import unaligned
-from numba_tma.kernels.rows.plan import RowOptions, RowPlan, bytes_per_block, require_room
-from numba_tma.kernels.rows.steps import (
-    CACHE_HINTS,
+from numba_tma.kernels.rows.plan import (
     RowArrays,
     RowMemory,
-    RowPlace,
+    RowOptions,
+    RowPlan,
     RowSizes,
+    bytes_per_block,
+    require_room,
+)
+from numba_tma.kernels.rows.steps import (
+    CACHE_HINTS,
+    RowPlace,
     Steps,
     affine_steps,
     copies_to_shared,
@@ -119,10 +116,6 @@ class RowOperation:
     combine_equal_lanes
         As `combine_lanes`, where every lane's part is of the same number of elements;
         `combine_lanes` if None.
-    scalar
-        Name of the argument that is `scalar`, and what it may be.
-    of_nothing
-        The statistics of a row without elements.
     """
 
     name: str
@@ -133,8 +126,6 @@ class RowOperation:
     statistics: DeviceFunction
     finish: DeviceFunction | None = None
     combine_equal_lanes: DeviceFunction | None = None
-    scalar: tuple[str, Rule] = ("eps", NOT_NEGATIVE)
-    of_nothing: tuple[float, float] = (math.nan, math.nan)
 
     def lanes_combination(self, share: Share) -> DeviceFunction:
         """Return the function that combines lanes that hold such shares."""

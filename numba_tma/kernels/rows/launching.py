@@ -3,24 +3,66 @@
 from __future__ import annotations
 
 import functools
+import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from numba_tma.host.annotations import DeviceArray, DTypeLike, Kernel, StreamLike
+from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.arrays import Array, check_same
+from numba_tma.host.cached_kernel import CachedKernel, Named, shipped
 from numba_tma.host.dtypes import DType
-from numba_tma.host.values import checked, instance, optional
+from numba_tma.host.values import NOT_NEGATIVE, Rule, checked, instance, optional
 from numba_tma.kernels._host.fill import fill
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import Wrapper, launched_again
 from numba_tma.kernels._host.outputs import check_outputs
-from numba_tma.kernels.rows.kernel import RowOperation, rows_in_registers, rows_in_shared
-from numba_tma.kernels.rows.plan import UNALIGNED, RowOptions, RowPlan, plan_for, share_of
-from numba_tma.kernels.rows.steps import RowArrays, RowMemory, RowSizes
+from numba_tma.kernels.rows.plan import (
+    UNALIGNED,
+    RowArrays,
+    RowMemory,
+    RowOptions,
+    RowPlan,
+    RowSizes,
+    plan_for,
+    share_of,
+)
 
 FLOATS = ("f32", "f16", "bf16")
 PLAN = optional(instance(RowPlan))
+
+
+rows_in_shared = shipped("numba_tma.kernels.rows.kernel", "rows_in_shared")
+rows_in_registers = shipped("numba_tma.kernels.rows.kernel", "rows_in_registers")
+
+
+@dataclass(frozen=True, eq=False)  # one object per function, compared by identity
+class RowFunction:
+    """What the host knows of an operation; `RowOperation` has its device functions.
+
+    Parameters
+    ----------
+    name
+        The public function.
+    module, attribute
+        Where the `RowOperation` is, below ``numba_tma.kernels.rows``.
+    scalar
+        Name of the argument that is the `scalar` of its functions, and what it may be.
+    of_nothing
+        The statistics of a row without elements.
+    """
+
+    name: str
+    module: str
+    attribute: str
+    scalar: tuple[str, Rule] = ("eps", NOT_NEGATIVE)
+    of_nothing: tuple[float, float] = (math.nan, math.nan)
+
+    @property
+    def operation(self) -> Named:
+        """The `RowOperation`, which is imported where a kernel is compiled."""
+        return Named(f"numba_tma.kernels.rows.{self.module}", self.attribute)
 
 
 class RowOperands(NamedTuple):
@@ -97,7 +139,7 @@ def check_statistics(statistics: tuple[Array | None, ...], x: Array) -> None:
             )
 
 
-def normaliser(op: RowOperation, *names: str) -> Wrapper:
+def normaliser(op: RowFunction, *names: str) -> Wrapper:
     """Return the private half of the function `op.name` (`launched_again`).
 
     Parameters
@@ -121,7 +163,7 @@ def normaliser(op: RowOperation, *names: str) -> Wrapper:
 
 
 def normalise(
-    op: RowOperation,
+    op: RowFunction,
     stream: StreamLike,
     scalar: float,
     dtype: DTypeLike | None,
@@ -173,7 +215,7 @@ def normalise(
 
 
 def run(
-    op: RowOperation,
+    op: RowFunction,
     operands: RowOperands,
     *,
     scalar: float = 0.0,
@@ -205,14 +247,14 @@ def run(
 
 @functools.lru_cache(4096)
 def prepared(
-    op: RowOperation,
+    op: RowFunction,
     rows: int,
     columns: int,
     dtype: DType,
     width: int,
     plan: RowPlan | None,
     options: RowOptions,
-) -> tuple[Kernel, int, int]:
+) -> tuple[CachedKernel, int, int]:
     """Return the kernel, and the blocks and threads of its launch."""
     narrow = width < 16 if width != UNALIGNED else plan is not None and not plan.slot
     if plan is None or (narrow and plan.bulk):  # bulk copies move multiples of 16 B
@@ -222,19 +264,20 @@ def prepared(
 
 
 def kernel_for(
-    op: RowOperation,
+    op: RowFunction,
     rows: int,
     columns: int,
     dtype: DType,
     width: int,
     plan: RowPlan,
     options: RowOptions,
-) -> Kernel:
+) -> CachedKernel:
     """Return the kernel of a plan: `rows_in_shared` if it has slots, or `rows_in_registers`."""
     if plan.slot:
         nbytes, aligned = columns * dtype.itemsize, width != UNALIGNED
-        return rows_in_shared(op, dtype, nbytes, plan, options, aligned)
-    return rows_in_registers(op, share_of(columns, rows, dtype, width, plan), plan, options)
+        return rows_in_shared(op.operation, dtype, nbytes, plan, options, aligned)
+    share = share_of(columns, rows, dtype, width, plan)
+    return rows_in_registers(op.operation, share, plan, options)
 
 
 def row_width(rows: list[Array | None], vectors: list[Array | None]) -> int:

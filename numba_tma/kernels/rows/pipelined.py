@@ -15,14 +15,8 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma.device.combine import Exchange, combine_in_turns, exchange_tiles
-from numba_tma.device.row_share import (
-    Share,
-    from_float,
-    load_cached,
-    load_shared,
-    store_global,
-    to_float,
-)
+from numba_tma.device.row_share import from_float, load_cached, load_shared, store_global, to_float
+from numba_tma.device.share import Share
 from numba_tma.host.annotations import DeviceArray, DTypeLike, Kernel, StreamLike
 from numba_tma.host.arrays import check_same
 from numba_tma.host.dtypes import DType
@@ -41,7 +35,7 @@ from numba_tma.kernels.rows.launching import (
     rows_of,
 )
 from numba_tma.kernels.rows.plan import require_room
-from numba_tma.kernels.rows.rmsnorm import add_lanes, divide_by_rms, sum_of_squares
+from numba_tma.kernels.rows.rmsnorm.operation import add_lanes, divide_by_rms, sum_of_squares
 from numba_tma.kernels.rows.steps import row_of
 
 

@@ -1,11 +1,15 @@
-"""How kernels over rows cut up their work: the plan, the measured plans, and the choice of one."""
+"""How kernels over rows cut up their work: the plan, the measured plans, and the choice of one.
+
+The arguments of a launch are here, too: the host makes them without the kernels.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from numba_tma.device.row_share import Share
+from numba_tma.device.share import Share
+from numba_tma.host.annotations import Address, Integer
 from numba_tma.host.dtypes import DType
 from numba_tma.host.values import FLAG, check_fields, one_of, power_of_2, whole
 from numba_tma.kernels._host.limits import SHARED_BYTES
@@ -158,6 +162,39 @@ def share_of(columns: int, rows: int, element: DType, width: int, plan: RowPlan)
     count = -(-accesses // sharing)
     whole = accesses == count * sharing and rows % plan.rows == 0
     return Share(element, width, count, plan.threads, whole, plan.cache)
+
+
+# ------------------------------------------------------------------- arguments of a launch
+
+# The address of an array that the call does not have is 0. A kernel without that array never loads
+# from it.
+
+
+class RowMemory(NamedTuple):
+    """The rows of an array in global memory."""
+
+    address: Address = 0  #: Address of row 0.
+    stride: Integer = 0  #: Bytes from one row to the next.
+
+
+class RowArrays(NamedTuple):
+    """The arrays of a norm, a softmax or a reduction."""
+
+    x: RowMemory
+    residual: RowMemory  #: Added to `x` first.
+    weight: Address
+    bias: Address
+    y: RowMemory  #: The result.
+    total: RowMemory  #: Gets `x` plus the residual.
+    statistics: tuple[Address, Address]  #: Each array gets one number per row.
+
+
+class RowSizes(NamedTuple):
+    """The sizes of the rows."""
+
+    rows: Integer
+    accesses: Integer  #: Per row, of `Share.width` bytes; the elements if shares are unaligned.
+    columns: Integer
 
 
 # --------------------------------------------------------------------------- measured plans

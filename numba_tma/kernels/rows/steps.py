@@ -1,6 +1,6 @@
 """The steps of kernels over rows: a function for each feature, and one for its absence.
 
-The records here are the arguments of a launch, and the place of a thread in a row.
+The record here is the place of a thread in a row; plan.py has the arguments of a launch.
 `at` and `here` are `RowPlace`s: `at` in the row, or in the block's bytes of the row; `here` in one
 slot of these.
 """
@@ -13,7 +13,6 @@ from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i64
 from numba_tma.device.combine import Exchange
 from numba_tma.device.row_share import (
-    Share,
     from_float,
     load_cached,
     load_global,
@@ -21,6 +20,7 @@ from numba_tma.device.row_share import (
     store_global,
     to_float,
 )
+from numba_tma.device.share import Share
 from numba_tma.host.annotations import (
     Address,
     BarrierLike,
@@ -30,42 +30,11 @@ from numba_tma.host.annotations import (
     Registers,
     SharedMemory,
 )
-from numba_tma.kernels.rows.plan import RowOptions, RowPlan
+from numba_tma.kernels.rows.plan import RowArrays, RowMemory, RowOptions, RowPlan
 
 Steps: TypeAlias = tuple[DeviceFunction, DeviceFunction]
 
 # ------------------------------------------------------------------------- what steps are given
-
-# The address of an array that the call does not have is 0. A kernel without that array never loads
-# from it.
-
-
-class RowMemory(NamedTuple):
-    """The rows of an array in global memory."""
-
-    address: Address = 0  #: Address of row 0.
-    stride: Integer = 0  #: Bytes from one row to the next.
-
-
-class RowArrays(NamedTuple):
-    """The arrays of a norm, a softmax or a reduction."""
-
-    x: RowMemory
-    residual: RowMemory  #: Added to `x` first.
-    weight: Address
-    bias: Address
-    y: RowMemory  #: The result.
-    total: RowMemory  #: Gets `x` plus the residual.
-    statistics: tuple[Address, Address]  #: Each array gets one number per row.
-
-
-class RowSizes(NamedTuple):
-    """The sizes of the rows."""
-
-    rows: Integer
-    accesses: Integer  #: Per row, of `Share.width` bytes; the elements if shares are unaligned.
-    columns: Integer
-
 
 class RowPlace(NamedTuple):
     """A thread's row, and the accesses of the row (or of one slot) that the thread makes.

@@ -13,7 +13,8 @@ from __future__ import annotations
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32, u32
 from numba_tma.device.combine import Exchange
-from numba_tma.device.row_share import Share, load_shared, to_float
+from numba_tma.device.row_share import load_shared, to_float
+from numba_tma.device.share import Share
 from numba_tma.host.annotations import (
     Address,
     BarrierLike,
@@ -22,18 +23,8 @@ from numba_tma.host.annotations import (
     Registers,
     SharedMemory,
 )
-from numba_tma.kernels.rows.plan import RowOptions, RowPlan
-from numba_tma.kernels.rows.steps import (
-    CACHE_HINTS,
-    RowArrays,
-    RowMemory,
-    RowPlace,
-    RowSizes,
-    Steps,
-    plus,
-    row_of,
-    unchanged,
-)
+from numba_tma.kernels.rows.plan import RowArrays, RowMemory, RowOptions, RowPlan, RowSizes
+from numba_tma.kernels.rows.steps import CACHE_HINTS, RowPlace, Steps, plus, row_of, unchanged
 
 
 def in_elements(place: DeviceFunction, share: Share) -> DeviceFunction:

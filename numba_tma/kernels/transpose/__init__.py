@@ -1,5 +1,7 @@
 """Transposition of matrices, and of the last two axes of anything larger."""
 
-from numba_tma.kernels.transpose.api import transpose
+from numba_tma.host.lazy_names import homes_of, imported_from
 
-__all__ = ["transpose"]
+_HOMES = homes_of(__file__)
+__getattr__, __dir__ = imported_from(globals(), _HOMES)
+__all__ = sorted(_HOMES)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array
+from numba_tma.host.cached_kernel import shipped
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.host.values import checked, instance, optional
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty
-from numba_tma.kernels.transpose.kernel import (
+from numba_tma.kernels.transpose.plan import (
     LINE,
     PATCH,
     PATCH_THREADS,
     PLANS,
     SECTOR,
     TransposePlan,
-    patch_kernel,
-    transpose_kernel,
 )
+
+transpose_kernel = shipped("numba_tma.kernels.transpose.kernel", "transpose_kernel")
+patch_kernel = shipped("numba_tma.kernels.transpose.kernel", "patch_kernel")
 
 Plan = TransposePlan  #: its name before 0.1.0
 

@@ -13,7 +13,6 @@ touches all banks once.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
 from numba import cuda
@@ -22,50 +21,8 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.device.vectors import read_block, store_vector, write_transposed
 from numba_tma.host.annotations import Kernel
-from numba_tma.host.values import check_fields, one_of, whole
 from numba_tma.kernels._host.limits import STREAMED
-
-LINE = 128  #: bytes of a swizzled row
-
-
-@dataclass(frozen=True)
-class TransposePlan:
-    """How a matrix is cut into tiles, and their order. Plans are part of cache keys.
-
-    A tile consists of squares whose rows are 128-byte lines.
-    """
-
-    rows: int = 2  #: squares of a tile from top to bottom
-    columns: int = 2  #: squares of a tile from left to right
-    threads: int = 128  #: threads of a block
-    group: int = 256  #: tile rows that blocks go through before they move to the next tile column
-    store: str = "tma"  #: "tma", or "registers": threads store the rows of the transposed tile
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            rows=whole(1, 32),
-            columns=whole(1, 32),
-            threads=whole(32, 1024, step=32),
-            group=whole(1, (1 << 16) - 1),
-            store=one_of("tma", "registers"),
-        )
-        blocks = 64 * self.rows * self.columns  # of 16-byte rows, which threads transpose
-        if blocks % self.threads:
-            raise ValueError(
-                f"TransposePlan(threads={self.threads}): a tile of {self.rows} x {self.columns} "
-                f"squares has {blocks} blocks of 16-byte rows, which {self.threads} threads cannot "
-                f"share equally: use a divisor of {blocks}"
-            )
-
-
-#: Plans by element size in bytes.
-PLANS = {
-    1: TransposePlan(1, 1, 64),
-    2: TransposePlan(2, 2),
-    4: TransposePlan(4, 2, 256, store="registers"),
-    8: TransposePlan(2, 2),
-}
+from numba_tma.kernels.transpose.plan import LINE, PATCH, PATCH_THREADS, SECTOR, TransposePlan
 
 
 @functools.cache
@@ -132,10 +89,6 @@ def transpose_kernel(dtype: tma.DType, plan: TransposePlan) -> Kernel:
             ptx.cp_async_bulk_wait_group_read(0)
 
     return transpose_tiles
-
-
-PATCH, PATCH_THREADS = 64, 256  #: rows and columns of a patch, and threads of its block
-SECTOR = 32  #: bytes
 
 
 @functools.cache

@@ -32,10 +32,9 @@ from numba import typeof, types
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.rows.launching import prepared
 from numba_tma.kernels.rows.layernorm import LAYERNORM, layernorm
-from numba_tma.kernels.rows.plan import RowOptions, RowPlan
+from numba_tma.kernels.rows.plan import RowArrays, RowMemory, RowOptions, RowPlan, RowSizes
 from numba_tma.kernels.rows.rmsnorm import RMSNORM, rmsnorm
 from numba_tma.kernels.rows.softmax import SOFTMAX, softmax
-from numba_tma.kernels.rows.steps import RowArrays, RowMemory, RowSizes
 from numba_tma.tools.bench.timing import time_alternating
 
 #: Those that compile longest first.

@@ -7,7 +7,6 @@ import pytest
 from numba import cuda, types
 
 from numba_tma.device.row_share import (
-    Share,
     first_largest,
     from_float,
     keep,
@@ -20,6 +19,7 @@ from numba_tma.device.row_share import (
     to_float,
     weighted,
 )
+from numba_tma.device.share import Share
 from numba_tma.device.vectors import largest, total
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.ptx import CachePolicy

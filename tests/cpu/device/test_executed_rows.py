@@ -5,7 +5,7 @@ import pytest
 from numba import cuda, float32, int32, int64
 
 from numba_tma.device import row_share
-from numba_tma.device.row_share import Share
+from numba_tma.device.share import Share
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.tools.testing import compile_ptx
 from tests.ptx_machine import ARRAYS, Machine

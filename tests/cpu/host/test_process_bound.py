@@ -15,7 +15,7 @@ from numba_tma.host import driver
 from numba_tma.host import encoding as _encoding
 from numba_tma.host.process_bound import new_in_children
 from numba_tma.kernels.attention.plan import AttentionPlan
-from numba_tma.kernels.copy.kernel import CopyPlan
+from numba_tma.kernels.copy.plan import CopyPlan
 from numba_tma.kernels.matmul import Config
 from numba_tma.kernels.rows.plan import RowPlan
 from numba_tma.tools.testing import compile_ptx, run_isolated

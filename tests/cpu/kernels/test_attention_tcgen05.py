@@ -10,8 +10,8 @@ import pytest
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention import attention, attention_varlen
 from numba_tma.kernels.attention.plan import E4M3, AttentionProblem
+from numba_tma.kernels.attention.tcgen05_kernel import ROLES
 from numba_tma.kernels.attention.tcgen05_plan import (
-    ROLES,
     TCGEN05_HEAD_DIMS,
     TILES,
     Tcgen05AttentionForm,
@@ -52,6 +52,7 @@ def test_every_target(cc, name):
 def test_registers_are_those_of_the_launch():
     counts = {role.name: role.registers for role in ROLES.roles}
     assert counts == {"softmax": 192, "correction": 80, "mma": 48, "load": 48, "idle": 48}
+    assert ROLES.threads == PLAN.threads
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from numba_tma.kernels.matmul import grouped as module
+from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.choice import CONFIGS, MatmulProblem
-from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.grouped import grouped_matmul
 from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
 from numba_tma.kernels.matmul.plan import Config

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.choice import CONFIGS
-from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.kernel import matmul_kernel
 from numba_tma.kernels.matmul.plan import Config
 from numba_tma.tools.testing import compile_ptx, find_tool, sass

@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
+from numba import cuda
 
+from numba_tma.host import cache_files
 from numba_tma.host import driver as _driver
-from numba_tma.host import environment
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host import launch as _launch
 from numba_tma.kernels._host.device import fewest_in_same_waves
@@ -23,7 +24,7 @@ from numba_tma.kernels.matmul import dense as module
 from numba_tma.kernels.matmul import launch as _matmul_launch
 from numba_tma.kernels.matmul import matmul
 from numba_tma.kernels.matmul import measurements as _matmul_tuner
-from numba_tma.kernels.matmul import operands as _matmul_operands
+from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
 from numba_tma.kernels.matmul.choice import (
     CONFIGS,
@@ -33,7 +34,6 @@ from numba_tma.kernels.matmul.choice import (
     expected_cycles,
     expected_nanoseconds,
 )
-from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.plan import (
     Config,
     MatmulPlan,
@@ -68,8 +68,8 @@ def gpu(monkeypatch):
         return noted.memory[-1]
 
     monkeypatch.setattr(_launch, "_launcher", launcher)
-    monkeypatch.setattr(_matmul_operands.cuda, "as_cuda_array", lambda view: view)
-    monkeypatch.setattr(_matmul_operands.cuda, "device_array", space)
+    monkeypatch.setattr(cuda, "as_cuda_array", lambda view: view)
+    monkeypatch.setattr(cuda, "device_array", space)
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
     for name in ("_host.device", "copy.api", "transpose.api", "matmul.launch", "matmul.dense"):
         path = f"numba_tma.kernels.{name}."
@@ -478,7 +478,8 @@ def test_candidates_are_different_and_fit():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("NUMBA_TMA_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setattr(cache_files, "_warned", set())
+    monkeypatch.setenv("NUMBA_TMA_CACHE", str(tmp_path / "kept"))
     return tmp_path / "kept"
 
 
@@ -508,7 +509,7 @@ def test_errors_of_all_configurations_are_raised(folder):
 
     with pytest.raises(RuntimeError, match="out of memory"):
         _matmul_tuner.fastest("one", CONFIGS, measure)
-    assert not folder.exists()
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -535,7 +536,7 @@ def test_values_of_the_file_are_checked(folder, fields):
 
 
 def _remember(folder, first):
-    os.environ["NUMBA_TMA_CACHE_DIR"] = folder
+    os.environ["NUMBA_TMA_CACHE"] = folder
     for n in range(first, first + 8):
         _matmul_tuner.remember(f"key {n}", CONFIGS[3])
 
@@ -556,8 +557,8 @@ def test_writers_at_the_same_time_lose_nothing(folder):
 
 def test_a_folder_that_stays_locked_is_waited_for_no_longer(folder, monkeypatch):
     folder.mkdir()
-    monkeypatch.setattr(_matmul_tuner, "_LOCK_SECONDS", 0.05)
-    with _matmul_tuner._locked(folder):
+    monkeypatch.setattr(cache_files, "LOCK_SECONDS", 0.05)
+    with cache_files.locked(folder):
         with pytest.warns(RuntimeWarning, match="another process has locked the folder for 0.05 s"):
             _matmul_tuner.remember("one", CONFIGS[3])
 
@@ -565,10 +566,9 @@ def test_a_folder_that_stays_locked_is_waited_for_no_longer(folder, monkeypatch)
 def test_what_is_no_file_is_refused(folder):
     folder.mkdir()
     os.mkfifo(folder / "matmul.json")
-    with pytest.warns(RuntimeWarning, match="matmul.json: it is not a regular file: remove it"):
+    with pytest.warns(RuntimeWarning, match="regular file: remove it.*TMA_CACHE names another"):
         assert _matmul_tuner.known("one") is None
-    with pytest.warns(RuntimeWarning, match="NUMBA_TMA_CACHE_DIR names another folder"):
-        _matmul_tuner.remember("one", CONFIGS[3])
+    _matmul_tuner.remember("one", CONFIGS[3])  # warned of already
     assert stat.S_ISFIFO((folder / "matmul.json").stat().st_mode)
 
 
@@ -578,7 +578,7 @@ def test_a_full_disk_leaves_the_old_file_alone(folder, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(_matmul_tuner.os, "replace", full)
+    monkeypatch.setattr(cache_files.os, "replace", full)
     with pytest.warns(RuntimeWarning, match="No space left on device"):
         _matmul_tuner.remember("two", CONFIGS[3])
     assert [file.name for file in folder.iterdir()] == ["matmul.json"]
@@ -606,31 +606,15 @@ def test_who_shares_the_folder_shares_the_file(folder, mode, expected):
 
 
 def test_a_process_without_a_home_measures_and_keeps_nothing(monkeypatch):
-    monkeypatch.setattr(_matmul_tuner, "cache_folder", lambda: None)
+    monkeypatch.setattr(cache_files, "cache_folder", lambda: None)
     assert _matmul_tuner.fastest("one", CONFIGS[:2], lambda config: config.n) == CONFIGS[0]
 
 
-@pytest.mark.filterwarnings("ignore:the measurements of matmul:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:nothing is cached:RuntimeWarning")
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv("NUMBA_TMA_CACHE_DIR", str(tmp_path / "file" / "below"))
+    monkeypatch.setenv("NUMBA_TMA_CACHE", str(tmp_path / "file" / "below"))
     assert _matmul_tuner.fastest("one", CONFIGS[:2], lambda config: config.n) == CONFIGS[0]
-
-
-def test_where_measurements_are_kept(monkeypatch):
-    for name in ("NUMBA_TMA_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(environment.sys, "platform", "linux")
-    assert environment.cache_folder().parts[-2:] == (".cache", "numba_tma")
-    for name, folder in {"XDG_CACHE_HOME": "/x", "NUMBA_CACHE_DIR": "/n"}.items():
-        monkeypatch.setenv(name, folder)
-        assert environment.cache_folder().as_posix() == f"{folder}/numba_tma"
-    monkeypatch.setenv("NUMBA_TMA_CACHE_DIR", "/own")
-    assert environment.cache_folder().as_posix() == "/own"
-    for name in ("NUMBA_TMA_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
-    assert environment.cache_folder() is None
 
 
 def test_tuning_launches_every_configuration_once_and_then_the_best(gpu, folder, monkeypatch):
@@ -638,14 +622,13 @@ def test_tuning_launches_every_configuration_once_and_then_the_best(gpu, folder,
     best = CONFIGS[4]
 
     def time_on_gpu(launches, stream):
-        copies = [kernel.__name__ for kernel, *_ in gpu.launches[-3:-1]]
+        copies = [kernel.py_func.__name__ for kernel, *_ in gpu.launches[-3:-1]]
         assert copies == ["copy_vectors"] * 2 and len(launches) >= 3
         return (
             gpu.launches[-1][0].config != best if isinstance(gpu.launches[-1][0], MatmulPlan) else 2
         )
 
-    device = SimpleNamespace(name="GPU", id=0)
-    monkeypatch.setattr(module.cuda, "get_current_device", lambda: device)
+    monkeypatch.setattr(module, "device_name", lambda: "GPU")
     monkeypatch.setattr(module, "time_on_gpu", time_on_gpu)
     monkeypatch.setattr(module, "_tuned_before", {})
     matmul(*arrays, tune=True)

@@ -8,7 +8,7 @@ from numba_tma.host.arrays import Array as Read
 from numba_tma.kernels._host.device import resident_clusters
 from numba_tma.kernels.matmul import Config, MmaConfig, SwappedConfig, Tcgen05Config, matmul
 from numba_tma.kernels.matmul import launch as module
-from numba_tma.kernels.matmul.kernel import MatmulExtents
+from numba_tma.kernels.matmul.arguments import MatmulExtents
 from tests.cpu.kernels.test_matmul_host import Array, gpu  # noqa: F401 (a fixture)
 
 SMS = 132

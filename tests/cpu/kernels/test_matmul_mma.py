@@ -8,8 +8,8 @@ import pytest
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.warp_rules import PartLayout, WarpPart
+from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.choice import MatmulProblem, choose_mma
-from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.mma_kernel import mma_kernel
 from numba_tma.kernels.matmul.plan import MmaConfig
 from numba_tma.tools.testing import compile_ptx, ptxas

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -12,8 +11,8 @@ from numba_tma.host.scale_factors import scale_tile
 from numba_tma.host.tensor_tiles import part_of_scales, tensor_scales
 from numba_tma.kernels.matmul import Config, MmaConfig, Tcgen05Config, dense, matmul, scales
 from numba_tma.kernels.matmul import launch as launches
+from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.choice import MatmulProblem, choose_tcgen05, tcgen05_candidates
-from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.tcgen05_scaled_kernel import tcgen05_scaled_kernel
 from numba_tma.tools.testing import compile_ptx
 from tests.cpu.kernels.test_matmul_host import Array, blackwell, gpu  # noqa: F401 (a fixture)
@@ -307,9 +306,9 @@ def test_errors(b200, given, text):
     ],
 )
 def test_another_gpu_is_named(gpu, monkeypatch, given, name, cc, text):  # noqa: F811
-    device = SimpleNamespace(name=name, compute_capability=cc)
     monkeypatch.setattr(scales, "has_tcgen05", lambda: False)
-    monkeypatch.setattr(scales.cuda, "get_current_device", lambda: device)
+    monkeypatch.setattr(scales, "device_name", lambda: name)
+    monkeypatch.setattr(scales, "capability", lambda: cc)
     for config in (None, Tcgen05Config()):
         with pytest.raises(ValueError, match=text):
             matmul(**given, config=config)

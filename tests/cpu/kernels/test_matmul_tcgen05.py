@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.choice import MatmulProblem, choose_tcgen05
-from numba_tma.kernels.matmul.epilogue import Epilogue
 from numba_tma.kernels.matmul.plan import Tcgen05Config
 from numba_tma.kernels.matmul.tcgen05_kernel import tcgen05_kernel
 from numba_tma.kernels.matmul.tcgen05_pair_kernel import tcgen05_pair_kernel

@@ -15,11 +15,11 @@ from numba_tma.kernels.attention.backward import plan as backward_plans
 from numba_tma.kernels.attention.backward.plan import BackwardPlan
 from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.tcgen05_plan import Tcgen05AttentionPlan
-from numba_tma.kernels.copy.kernel import CopyPlan
+from numba_tma.kernels.copy.plan import CopyPlan
+from numba_tma.kernels.matmul.arguments import Epilogue, Terms
 from numba_tma.kernels.matmul.block_scaled import CONFIGS as SCALED_CONFIGS
 from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig, ScaledPlan
 from numba_tma.kernels.matmul.choice import MatmulProblem
-from numba_tma.kernels.matmul.epilogue import Epilogue, Terms
 from numba_tma.kernels.matmul.launch import MatmulCall
 from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.plan import (
@@ -43,8 +43,8 @@ from numba_tma.kernels.rows.plan import (
     RowPlan,
     plan_for,
 )
-from numba_tma.kernels.transpose.kernel import PLANS as TRANSPOSE_PLANS
-from numba_tma.kernels.transpose.kernel import TransposePlan
+from numba_tma.kernels.transpose.plan import PLANS as TRANSPOSE_PLANS
+from numba_tma.kernels.transpose.plan import TransposePlan
 
 # ---------------------------------------------------------------------------- fields
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numba import cuda
 
 import numba_tma as tma
 from numba_tma.host import driver as _driver
@@ -56,7 +57,7 @@ def gpu(monkeypatch):
         return noted.spaces[-1]
 
     monkeypatch.setattr(_launch, "_launcher", launcher)
-    monkeypatch.setattr(_launch.cuda, "as_cuda_array", lambda view: view)
+    monkeypatch.setattr(cuda, "as_cuda_array", lambda view: view)
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
     for module in (_columns, _backward):
         monkeypatch.setattr(module, "float_workspace", space)
@@ -262,7 +263,8 @@ def test_partial_results_after_a_launch_that_failed(gpu):
 def test_counters_are_zeroed_words_of_slabs(monkeypatch):
     zeroed, slabs = [], itertools.count(1)
 
-    def slab(size, dtype):
+    def slab(shape, dtype):
+        (size,) = shape
         first = device_array((size,), dtype, address=next(slabs) << 32)
         words = [device_array((1,), dtype, address=first.device_ctypes_pointer.value + 4 * i)
                  for i in range(size)]  # fmt: skip
@@ -273,7 +275,7 @@ def test_counters_are_zeroed_words_of_slabs(monkeypatch):
         )
 
     monkeypatch.setattr(_workspace, "_slabs", {})
-    monkeypatch.setattr(_workspace.cuda, "device_array", slab)
+    monkeypatch.setattr(cuda, "device_array", slab)
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
     monkeypatch.setattr(_driver, "allocating_while_capturing", contextlib.nullcontext)
     monkeypatch.setattr(_driver, "zero", lambda *memory: zeroed.append(memory))

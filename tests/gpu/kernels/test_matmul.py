@@ -353,7 +353,7 @@ def test_infinities_and_nan_stay_in_their_rows():
 @on_gpu(limit=600)
 def test_tuning():
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["NUMBA_TMA_CACHE_DIR"] = folder
+        os.environ["NUMBA_TMA_CACHE"] = folder
         a, b = factors(64, 320, 2048, ("bf16", "bf16"))
         check(a, b, tune=True)
         out = Device(np.ones((64, 320), np.float32))

@@ -26,11 +26,11 @@ from numba_tma.kernels._host import launch as _launch
 from numba_tma.kernels.attention.backward.plan import BackwardPlan
 from numba_tma.kernels.attention.plan import AttentionPlan
 from numba_tma.kernels.attention.tcgen05_plan import Tcgen05AttentionPlan
-from numba_tma.kernels.copy.kernel import CopyPlan
+from numba_tma.kernels.copy.plan import CopyPlan
 from numba_tma.kernels.pointwise.kernel import PointwisePlan
 from numba_tma.kernels.rows.pipelined import rmsnorm_pipelined
 from numba_tma.kernels.rows.plan import RowPlan
-from numba_tma.kernels.transpose.kernel import TransposePlan
+from numba_tma.kernels.transpose.plan import TransposePlan
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 ABSURD = {

@@ -8,7 +8,7 @@ import pytest
 
 from numba_tma.kernels.attention import attention, attention_backward, attention_varlen
 from numba_tma.kernels.copy import copy, grouped_copy
-from numba_tma.kernels.copy.kernel import CopyPlan
+from numba_tma.kernels.copy.plan import CopyPlan
 from numba_tma.kernels.matmul import Config, block_scaled_matmul, grouped_matmul, matmul
 from numba_tma.kernels.pointwise import add, gelu, pointwise, scale_add, swiglu
 from numba_tma.kernels.rows import (

@@ -10,14 +10,14 @@ import pytest
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.matmul import kernel as wgmma_kernel
 from numba_tma.kernels.matmul import mma_kernel, tcgen05_epilogue
-from numba_tma.kernels.matmul.epilogue import (
+from numba_tma.kernels.matmul.arguments import (
     REDUCTION_THREADS,
     Epilogue,
     MatrixBytes,
     ReductionExtents,
     Terms,
-    split_k_kernel,
 )
+from numba_tma.kernels.matmul.epilogue import split_k_kernel
 from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.plan import Config, MatmulPlan, MmaConfig, Tcgen05Config
 from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from numba_tma.kernels.transpose.api import transpose
-from numba_tma.kernels.transpose.kernel import TransposePlan
+from numba_tma.kernels.transpose.plan import TransposePlan
 
 
 def numbered(shape, dtype):

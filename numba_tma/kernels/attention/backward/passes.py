@@ -15,7 +15,6 @@ from numba import cuda
 
 from numba_tma import ptx
 from numba_tma.device.row_share import (
-    Share,
     from_float,
     load_global,
     store_global,
@@ -23,6 +22,7 @@ from numba_tma.device.row_share import (
     to_float,
     zeros,
 )
+from numba_tma.device.share import Share
 from numba_tma.device.vectors import four, total
 from numba_tma.host.annotations import Kernel
 from numba_tma.host.dtypes import DType, as_dtype

@@ -1,4 +1,4 @@
-"""V' for e4m3: wgmma reads 8-bit operands along the sum, which for P V are the keys.
+"""The kernel of V' for e4m3: wgmma reads 8-bit operands along the sum, which for P V are the keys.
 
 A tile is read as (keys, head dim) and written as (head dim, keys). Within each 16, keys are written
 in the order in which a thread holds P as `packed_e4m3` leaves it, without an exchange between
@@ -17,19 +17,11 @@ from numba import cuda
 from numba_tma import ptx
 from numba_tma.device.shared import shared_barrier, shared_tile
 from numba_tma.device.vectors import read_block, write_transposed
-from numba_tma.host.annotations import DeviceArray, Kernel, StreamLike
-from numba_tma.host.arrays import Array
-from numba_tma.host.dtypes import as_dtype
-from numba_tma.host.environment import simulated
+from numba_tma.host.annotations import Kernel
 from numba_tma.host.layout import Tile
-from numba_tma.kernels._host.launch import launch
-from numba_tma.kernels.attention.arrays import map_of
-from numba_tma.kernels.attention.plan import widest_swizzle
+from numba_tma.kernels.attention.transpose_v import BITS, KEYS, THREADS, transpose_tiles
 
-BITS = as_dtype("u8")
 CHUNK = 16  # sides of a block of bytes that a thread transposes
-KEYS = 128  # of a tile
-THREADS = 64
 
 
 @functools.cache
@@ -71,27 +63,3 @@ def transpose_v_kernel(head_dim: int) -> Kernel:
             ptx.cp_async_bulk_wait_group_read(0)
 
     return transpose_v
-
-
-def transpose_tiles(head_dim: int) -> tuple[Tile, Tile]:
-    """Return the tiles of V, (batch, key, head, column), and of V', (batch, column, head, key)."""
-    source = Tile((1, KEYS, 1, head_dim), BITS, widest_swizzle(head_dim))
-    return source, Tile((1, head_dim, 1, KEYS), BITS, widest_swizzle(KEYS))
-
-
-def transposed_v(v: Array, stream: StreamLike, workspace: list[DeviceArray]) -> Array:
-    """Launch the kernel; return V', (batch, head dim, head, key), whose memory `workspace` gets.
-
-    Keys are padded with zeros to whole tiles, and so to whole spans of any swizzle.
-    """
-    batch, keys, heads, head_dim = v.shape
-    blocks = -(-keys // KEYS)
-    make = np.empty if simulated() else cuda.device_array
-    memory = make((batch, heads, head_dim, blocks * KEYS), np.uint8)
-    workspace.append(memory)
-    result = Array.read(v.function, "v", memory).transposed(0, 2, 1, 3)
-    source, target = transpose_tiles(head_dim)
-    maps = map_of(v, source), map_of(result, target)
-    kernel = transpose_v_kernel(head_dim)
-    launch(kernel, batch * heads * blocks, THREADS, stream, *maps, heads, blocks)
-    return result

@@ -1,38 +1,26 @@
-"""Softmax and log-softmax of rows: exp(scale * x) over its sum, and the logarithm of that.
+"""The steps of softmax and log-softmax: maxima, exponentials relative to them, and their sums.
 
-Cost model: a row is read from DRAM once and written once. `rows_in_registers` computes one
-exponential per element, relative to the thread's own maximum, and multiplies all of them by one
-factor when the row's maximum is known. The special function units need about a quarter of the time
-in which DRAM moves the row. `rows_in_shared` computes two exponentials per element, because
-registers hold only one slot of the row. Exponentials, logarithms and the division are
-approximations (ex2.approx, lg2.approx, rcp.approx: device/arithmetic.py has their errors).
+`rows_in_registers` computes one exponential per element, relative to the thread's own maximum, and
+multiplies all of them by one factor when the row's maximum is known. `rows_in_shared` computes two
+exponentials per element, because registers hold only one slot of the row. Exponentials, logarithms
+and the division are approximations (ex2.approx, lg2.approx, rcp.approx: device/arithmetic.py has
+their errors).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
 from numba_tma.backend.interface import device_function
 from numba_tma.device.arithmetic import exp2, fused, larger, log2, reciprocal
 from numba_tma.device.combine import lanes_max, lanes_sum
-from numba_tma.device.row_share import Share, keep
+from numba_tma.device.row_share import keep
+from numba_tma.device.share import Share
 from numba_tma.device.vectors import four, largest, total
-from numba_tma.host.annotations import (
-    DeviceArray,
-    DTypeLike,
-    Integer,
-    Real,
-    Registers,
-    StreamLike,
-)
-from numba_tma.host.values import POSITIVE
-from numba_tma.kernels._host.outputs import empty_like
+from numba_tma.host.annotations import Integer, Real, Registers
 from numba_tma.kernels.rows.kernel import RowOperation
-from numba_tma.kernels.rows.launching import normaliser
-from numba_tma.kernels.rows.plan import RowPlan
 
 LOG2_E, LN_2 = np.float32(math.log2(math.e)), np.float32(math.log(2))
 MINUS_INFINITY = np.float32(-math.inf)
@@ -115,7 +103,6 @@ def softmax_of(
     return exp2(fused(values - row_stats[0], scale * LOG2_E, np.float32(0) - log2(row_stats[1])))
 
 
-SCALE = replace(POSITIVE, text="a positive number; negate x for a negative one")
 SOFTMAX = RowOperation(
     name="softmax",
     reduce=exponentials_of,
@@ -124,8 +111,6 @@ SOFTMAX = RowOperation(
     apply=rescale,
     finish=softmax_of,
     statistics=logsumexp_of,
-    scalar=("scale", SCALE),
-    of_nothing=(-math.inf, 0),
 )
 LOG_SOFTMAX = RowOperation(
     name="log_softmax",
@@ -134,84 +119,4 @@ LOG_SOFTMAX = RowOperation(
     merge=merge_sums,
     apply=log_softmax_of,
     statistics=logsumexp_of,
-    scalar=("scale", SCALE),
-    of_nothing=(-math.inf, 0),
 )
-
-
-def softmax(
-    x: DeviceArray,
-    *,
-    scale: float = 1.0,
-    logsumexp: DeviceArray | None = None,
-    out: DeviceArray | None = None,
-    stream: StreamLike = None,
-    dtype: DTypeLike | None = None,
-    plan: RowPlan | None = None,
-) -> DeviceArray:
-    """Return exp(scale * x) over its sum along the rows of `x`.
-
-    Parameters
-    ----------
-    x
-        Device array (..., columns) of f32, f16 or bf16: torch, CuPy, numba, or anything with
-        ``__cuda_array_interface__`` or ``__dlpack__``. Rows may start anywhere: they are
-        accessed 16 B at a time if they start as far behind a multiple of 16 B as those of all
-        other arrays of the call, and else by as much as divides all of them.
-    scale
-        Positive factor of the elements, applied first.
-    logsumexp
-        Array that gets the logarithm of the sum of exponentials: float32, one per row.
-    out
-        Array that gets the result; a new array like `x` if None. May be `x`.
-    stream
-        A numba, torch or CuPy stream; the default stream if None.
-    dtype
-        Element type of arrays whose own type cannot say it, such as bf16 held as uint16.
-    plan
-        How rows are shared among threads; the fastest measured plan if None.
-
-    Returns
-    -------
-    DeviceArray
-        `out`. Everything is computed in float32 and rounded once. A row of nothing but -inf, or
-        with a NaN or +inf, becomes NaN, as in torch.
-
-    Raises
-    ------
-    ValueError
-        If shapes or types disagree, or `scale` is not positive.
-    """
-    return _run(SOFTMAX, x, scale, logsumexp, out, stream, dtype, plan)
-
-
-def log_softmax(
-    x: DeviceArray,
-    *,
-    scale: float = 1.0,
-    logsumexp: DeviceArray | None = None,
-    out: DeviceArray | None = None,
-    stream: StreamLike = None,
-    dtype: DTypeLike | None = None,
-    plan: RowPlan | None = None,
-) -> DeviceArray:
-    """Return the logarithm of `softmax`, with its parameters."""
-    return _run(LOG_SOFTMAX, x, scale, logsumexp, out, stream, dtype, plan)
-
-
-def _run(
-    op: RowOperation,
-    x: DeviceArray,
-    scale: float,
-    logsumexp: DeviceArray | None,
-    out: DeviceArray | None,
-    stream: StreamLike,
-    dtype: DTypeLike | None,
-    plan: RowPlan | None,
-) -> DeviceArray:
-    out = empty_like(op.name, "x", x) if out is None else out
-    _LAUNCHES[op.name]((x, out, logsumexp), stream, (scale,), dtype, plan)
-    return out
-
-
-_LAUNCHES = {op.name: normaliser(op, "x", "out", "logsumexp") for op in (SOFTMAX, LOG_SOFTMAX)}

@@ -1,8 +1,7 @@
 """RMSNorm: y = x / sqrt(mean(x^2) + eps) * weight, row by row.
 
-This page says what is computed, kernel.py in which steps, and plan.py how threads share rows.
-1 / sqrt and 1 / columns are approximations (rsqrt.approx and rcp.approx: device/arithmetic.py has
-their errors).
+`operation` says how it is computed, ../kernel.py in which steps, and ../plan.py how threads share
+rows.
 
 Cost model: a row is read from DRAM once and written once; in between it stays in registers or in
 shared memory. Weights are read from the L2 cache. DRAM bandwidth limits the kernel. Two kinds of
@@ -13,72 +12,12 @@ the shared memory of 8 blocks (1.8 MB, or half of that with a residual), and row
 
 from __future__ import annotations
 
-import numpy as np
-
-from numba_tma.backend.interface import device_function
-from numba_tma.device.arithmetic import reciprocal, rsqrt
-from numba_tma.device.combine import lanes_sum
-from numba_tma.device.row_share import Share
-from numba_tma.device.vectors import four, total
-from numba_tma.host.annotations import (
-    DeviceArray,
-    DTypeLike,
-    Integer,
-    Real,
-    Registers,
-    StreamLike,
-)
+from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.kernels._host.outputs import empty_like
-from numba_tma.kernels.rows.kernel import RowOperation
-from numba_tma.kernels.rows.launching import normaliser
+from numba_tma.kernels.rows.launching import RowFunction, normaliser
 from numba_tma.kernels.rows.plan import RowPlan
 
-
-@device_function
-def sum_of_squares(
-    share: Share, values: Registers, first: Integer, limit: Integer, eps: Real
-) -> tuple[Registers, Registers]:
-    """Return the thread's part, (sum of squares, 0, 0, 0), and the values unchanged."""
-    zero = np.float32(0)
-    return four(total(values * values), zero, zero, zero), values
-
-
-@device_function
-def add_lanes(part: Registers, lanes: int, scalar: Real) -> Registers:
-    """Return (sum over `lanes` neighbouring lanes, 0, 0, 0)."""
-    zero = np.float32(0)
-    return four(lanes_sum(part[0], lanes), zero, zero, zero)
-
-
-@device_function
-def divide_by_rms(
-    values: Registers, own: Registers, row_stats: Registers, columns: Integer, eps: Real
-) -> Registers:
-    """Return values / sqrt(mean square + eps); `eps` is the `scalar` of `RowOperation`."""
-    return values * rsqrt(row_stats[0] * reciprocal(np.float32(columns)) + eps)
-
-
-@device_function
-def rstd_of(row_stats: Registers, columns: Integer, eps: Real) -> Registers:
-    """Return (1 / root mean square, 0, 0, 0); the array `rstd` gets element 0."""
-    zero = np.float32(0)
-    return four(rsqrt(row_stats[0] * reciprocal(np.float32(columns)) + eps), zero, zero, zero)
-
-
-@device_function
-def add_parts(part: Registers, other: Registers, eps: Real) -> Registers:
-    """Add the parts of two slots, element by element."""
-    return part + other
-
-
-RMSNORM = RowOperation(
-    name="rmsnorm",
-    reduce=sum_of_squares,
-    combine_lanes=add_lanes,
-    merge=add_parts,
-    apply=divide_by_rms,
-    statistics=rstd_of,
-)
+RMSNORM = RowFunction("rmsnorm", "rmsnorm.operation", "RMSNORM")
 
 
 def rmsnorm(

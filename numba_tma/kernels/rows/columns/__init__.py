@@ -7,22 +7,10 @@ adds in registers. Every sum has a fixed order, so that equal inputs give equal 
 
 from __future__ import annotations
 
-import functools
-
-from numba import cuda
-
-from numba_tma.device.row_share import (
-    Share,
-    from_float,
-    load_cached,
-    load_global,
-    store_global,
-    store_sums,
-    to_float,
-)
-from numba_tma.host.annotations import DeviceArray, Kernel, StreamLike
+from numba_tma.device.share import Share
+from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array
-from numba_tma.host.dtypes import DType, as_dtype
+from numba_tma.host.cached_kernel import shipped
 from numba_tma.kernels._host import device
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.workspace import float_workspace
@@ -31,30 +19,8 @@ from numba_tma.kernels.rows.launching import access_width
 THREADS = 128
 MAX_PARTS = 512  # by default: each row of the workspace is written and read again
 
-
-@functools.cache
-def partial_sums_kernel(share: Share, across: int) -> Kernel:
-    """Return the kernel that writes partial sums to the workspace.
-
-    `across` threads of a block have neighbouring accesses of a row; a block writes
-    ``THREADS // across`` rows of the workspace.
-    """
-    SHARE, ACROSS, DOWN = share, across, THREADS // across
-
-    @cuda.jit
-    def add_some_rows(x, x_stride, rows, accesses, sums_stride, sums, parts, tiles):  # type: ignore[no-untyped-def]
-        first = cuda.blockIdx.x % tiles * ACROSS + cuda.threadIdx.x % ACROSS
-        part = cuda.blockIdx.x // tiles * DOWN + cuda.threadIdx.x // ACROSS
-        values = to_float(
-            SHARE, load_global(SHARE, x + part * x_stride, first, accesses if part < rows else 0)
-        )
-        for row in range(part + parts, rows, parts):
-            values = values + to_float(
-                SHARE, load_global(SHARE, x + row * x_stride, first, accesses)
-            )
-        store_sums(SHARE, sums + part * sums_stride, first, accesses, values)
-
-    return add_some_rows
+partial_sums_kernel = shipped("numba_tma.kernels.rows.columns.kernel", "partial_sums_kernel")
+add_rows_kernel = shipped("numba_tma.kernels.rows.columns.kernel", "add_rows_kernel")
 
 
 def partial_sums(x: Array, stream: StreamLike, parts: int | None = None) -> DeviceArray:
@@ -85,24 +51,6 @@ def partial_sums(x: Array, stream: StreamLike, parts: int | None = None) -> Devi
         tiles,
     )
     return sums
-
-
-@functools.cache
-def add_rows_kernel(dtype: DType) -> Kernel:
-    """Return the kernel that adds the rows of a float32 workspace: one thread per column."""
-    SUMS = Share(as_dtype("f32"), 4, 1, 1, False)
-    OUT = Share(dtype, dtype.itemsize, 1, 1, False)
-
-    @cuda.jit
-    def add_rows(sums, rows, columns, out):  # type: ignore[no-untyped-def]
-        column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
-        total = to_float(SUMS, load_cached(SUMS, sums, column, columns))
-        for row in range(1, rows):
-            place = sums + row * columns * 4
-            total = total + to_float(SUMS, load_cached(SUMS, place, column, columns))
-        store_global(OUT, out, column, columns, from_float(OUT, total))
-
-    return add_rows
 
 
 def add_rows(sums: Array, out: Array, stream: StreamLike) -> None:

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
-from numba import cuda
 
-from numba_tma.host.annotations import Kernel, StreamLike
+from numba_tma.host.annotations import StreamLike
 from numba_tma.host.arrays import Array
+from numba_tma.host.cached_kernel import shipped
 from numba_tma.kernels._host.launch import launch
 
 THREADS = 128
-
-
-@functools.cache
-def fill_kernel() -> Kernel:
-    """Return the kernel that writes the same bits to each word, one thread a word."""
-
-    @cuda.jit
-    def fill_words(words, bits):  # type: ignore[no-untyped-def]
-        i = cuda.grid(1)
-        if i < words.size:
-            words[i] = bits
-
-    return fill_words
+fill_kernel = shipped("numba_tma.kernels._host.fill.kernel", "fill_kernel")
 
 
 def fill(array: Array | None, value: float, stream: StreamLike) -> None:

@@ -20,7 +20,6 @@ from numba_tma import ptx
 from numba_tma.backend.interface import device_function
 from numba_tma.device.arithmetic import exp2, fused, larger
 from numba_tma.device.row_share import (
-    Share,
     from_float,
     keep,
     load_global,
@@ -29,12 +28,10 @@ from numba_tma.device.row_share import (
     weighted,
     zeros,
 )
+from numba_tma.device.share import Share
 from numba_tma.device.vectors import largest, total
-from numba_tma.host.annotations import Address, DeviceArray, Integer, Kernel, Registers, StreamLike
-from numba_tma.host.arrays import Array
+from numba_tma.host.annotations import Address, Integer, Kernel, Registers
 from numba_tma.host.dtypes import DType, as_dtype
-from numba_tma.kernels._host.launch import launch
-from numba_tma.kernels._host.workspace import float_workspace
 from numba_tma.kernels.attention.softmax import (
     LOG2_E,
     MINUS_INFINITY,
@@ -43,9 +40,8 @@ from numba_tma.kernels.attention.softmax import (
     log_of_sum,
     shift_of,
 )
+from numba_tma.kernels.attention.split_kv import CHUNK, THREADS
 
-THREADS = 128
-CHUNK = 4  # elements of a thread
 F32 = as_dtype("f32")
 
 
@@ -114,39 +110,3 @@ def combine_kernel(dtype: DType, head_dim: int, lse: bool, together: int) -> Ker
                     ptx.st_global_f32(lse + 4 * row, log_of_sum(whole, shift))
 
     return combine
-
-
-def new_partials(out: Array, splits: int, workspace: list[DeviceArray]) -> tuple[Address, Address]:
-    """Return addresses for the O and lse of splits, and append their memory to `workspace`.
-
-    They are (batch, heads, queries, splits, head dim) and (batch, heads, queries, splits).
-    """
-    batch, queries, heads, head_dim = out.shape
-    rows = batch * heads * queries
-    memory = float_workspace(rows * splits, head_dim), float_workspace(rows, splits)
-    workspace += memory
-    o, lse = (Array.read(out.function, "workspace", m).address for m in memory)
-    return o, lse
-
-
-def combine_splits(
-    partials: Address,
-    partial_lse: Address,
-    splits: int,
-    out: Array,
-    lse: Array | None,
-    stream: StreamLike,
-) -> None:
-    """Launch the kernel that combines the splits."""
-    batch, queries, heads, head_dim = out.shape
-    rows = batch * queries * heads
-    launch(
-        combine_kernel(out.dtype, head_dim, lse is not None, 8 if splits <= 8 else 32),
-        -(-rows * (head_dim // CHUNK) // THREADS),
-        THREADS,
-        stream,
-        *(partials, partial_lse, splits),
-        *(out.address, out.strides[:3], rows, queries, heads),
-        lse.address if lse is not None else 0,
-        pdl=True,
-    )

@@ -1,0 +1,192 @@
+"""The launcher of cached kernels: finds a kernel's code, loads it, and launches it.
+
+The code is looked up in this process, then on disk, and is compiled where it is in neither.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from numba_tma.host import kernel_store
+from numba_tma.host.annotations import StreamLike
+from numba_tma.host.backend import compiled_image
+from numba_tma.host.cache_files import warn_once
+from numba_tma.host.cluster_rules import check_grid, cluster_size
+from numba_tma.host.driver import (
+    FORKED,
+    compute_capability,
+    launching_device,
+    lost_context,
+    make_context_current,
+)
+from numba_tma.host.kernel_image import KernelImage
+from numba_tma.host.kernel_key import Undescribable, described, key_of
+from numba_tma.host.launch_errors import HINTS
+from numba_tma.host.launching import Extents, checked_extents, launcher
+from numba_tma.host.loaded_kernel import DriverError, LoadedKernel, configuration
+from numba_tma.host.parameters import Parameters, Unsupported, type_of
+from numba_tma.host.process_bound import new_in_children
+from numba_tma.host.streams import closable, handle_of
+from numba_tma.host.values import FLAG, checked
+
+if TYPE_CHECKING:
+    from numba_tma.host.cached_kernel import CachedKernel
+
+#: The kernels of this process, by key.
+_loaded: dict[str, LoadedKernel] = {}
+_lock = new_in_children(threading.RLock)
+
+
+def loaded(kernel: CachedKernel, arguments: tuple[Any, ...], device: int) -> LoadedKernel | None:
+    """Return a kernel's code for arguments, loaded; None if only numba-cuda can launch it."""
+    try:
+        types = [type_of(argument) for argument in arguments]
+        major, minor = compute_capability(device)
+        key = key_of(described(kernel), types, f"{major}.{minor}")
+    except (Undescribable, Unsupported) as error:
+        warn_once(f"the kernel {kernel} is not cached: it has {error}")
+        return None
+    with _lock:
+        if (known := _loaded.get(key)) is None:
+            known = _load(kernel, arguments, key)
+            if known is not None:
+                _loaded[key] = known
+    return known
+
+
+def _load(kernel: CachedKernel, arguments: tuple[Any, ...], key: str) -> LoadedKernel | None:
+    image = kernel_store.find(key)
+    if image is not None:
+        try:
+            return LoadedKernel(image)
+        except DriverError:  # of another driver, perhaps
+            kernel_store.forget(key)
+    image = compiled_image(kernel.kernel, arguments)
+    if image is None:
+        return None
+    found = LoadedKernel(image)
+    kernel_store.keep(key, image)
+    return found
+
+
+class StoredLauncher:
+    """Launches of a cached kernel with a grid, a block and a stream."""
+
+    def __init__(
+        self,
+        kernel: CachedKernel,
+        grid: Extents,
+        block: Extents,
+        cluster: Extents | None,
+        stream: StreamLike,
+        pdl: bool,
+    ) -> None:
+        self.kernel, self.stream = kernel, stream
+        self.grid, self.block = checked_extents(grid, block)
+        self.cluster = None if cluster is None else cluster_size(cluster, "launcher")
+        if self.cluster is not None:
+            check_grid(self.grid, self.cluster)
+        self.pdl = checked("launcher", "pdl", pdl, FLAG)
+        self._handle, self._closable = handle_of(stream), closable(stream)
+        self._configured: dict[LoadedKernel, Any] = {}
+        self._ordinary: Any = None
+
+    def __call__(self, *arguments: Any) -> None:
+        """Launch; it returns when the driver has taken the arguments."""
+        self.bind(*arguments)()
+
+    def bind(self, *arguments: Any) -> Callable[[], None]:
+        """Return a function that launches with these arguments, which are read now and not again.
+
+        The function holds addresses and does not keep the memory alive: the caller must.
+        """
+        found = loaded(self.kernel, arguments, launching_device())
+        if found is None:
+            bound: Callable[[], None] = self._as_ordinary().bind(*arguments)
+            return bound
+        parameters = Parameters(arguments)
+        self._check_arguments(found.image, arguments, parameters)
+        run = found.bind(self._configuration(found), parameters)
+
+        def launch(keep: Parameters = parameters) -> None:
+            if self._closable is not None and self._closable.is_closed:
+                raise RuntimeError(f"{self}: its stream is closed: make one on another stream")
+            (error,) = run()
+            if error:
+                self._again(DriverError("cuLaunchKernelEx", error), run)
+
+        return launch
+
+    def __repr__(self) -> str:
+        parts = [repr(str(self.kernel)), f"grid={self.grid}", f"block={self.block}"]
+        parts += [f"cluster={self.cluster}"] * bool(self.cluster)
+        parts += [f"stream={self.stream!r}"] * (self.stream is not None) + ["pdl=True"] * self.pdl
+        return f"launcher({', '.join(parts)})"
+
+    def _as_ordinary(self) -> Any:
+        if self._ordinary is None:
+            self._ordinary = launcher(
+                self.kernel.kernel,
+                self.grid,
+                self.block,
+                cluster=self.cluster,
+                stream=self.stream,
+                pdl=self.pdl,
+            )
+        return self._ordinary
+
+    def _configuration(self, found: LoadedKernel) -> Any:
+        """Return the driver's configuration, after the checks of grid and block for the kernel."""
+        if (known := self._configured.get(found)) is not None:
+            return known
+        image = found.image
+        most = found.max_threads(launching_device())
+        if math.prod(self.block) > most:
+            raise ValueError(
+                f"block {self.block}: {image.name} uses so many registers that a block has at most "
+                f"{most} threads: use fewer, or @cuda.jit(launch_bounds=...)"
+            )
+        size = image.requirements.cluster
+        if size and self.cluster and size != self.cluster:
+            raise ValueError(
+                f"launcher: cluster={self.cluster}, but {image.name} is compiled for clusters of "
+                f"{size}: leave cluster out"
+            )
+        image.requirements.check(self.grid, self.block)
+        made = self._configured[found] = configuration(
+            *(self.grid, self.block, self.cluster, self._handle),
+            cooperative=image.cooperative,
+            pdl=self.pdl,
+        )
+        return made
+
+    def _check_arguments(
+        self, image: KernelImage, arguments: tuple[Any, ...], given: Parameters
+    ) -> None:
+        """Raise unless the kernel can be launched so, with these arguments."""
+        if len(arguments) != len(image.arguments):
+            raise TypeError(
+                f"{image.name}() takes {len(image.arguments)} arguments "
+                f"({', '.join(image.arguments)}), and is given {len(arguments)}"
+            )
+        if given.sizes != image.sizes:
+            raise RuntimeError(
+                f"{image.name}() has parameters of {image.sizes} B, and its arguments are "
+                f"{given.sizes} B: this is an error of numba_tma; NUMBA_TMA_CACHE=0 may avoid it"
+            )
+
+    def _again(self, error: DriverError, run: Callable[[], tuple[Any]]) -> None:
+        """Launch once more where a thread has no context, or say what the driver found wrong."""
+        if lost_context():
+            raise RuntimeError(f"{self} failed: {FORKED}") from None
+        if error.name == "CUDA_ERROR_INVALID_CONTEXT":
+            make_context_current()
+            (second,) = run()
+            if not second:
+                return
+            error = DriverError("cuLaunchKernelEx", second)
+        hint = f" ({HINTS[error.name]})" if error.name in HINTS else ""
+        raise RuntimeError(f"{self} failed: {error}{hint}") from None

@@ -1,0 +1,79 @@
+"""What a matmul's host half gives its kernels: which epilogue, and the arguments of a launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numba_tma.host.dtypes import DType
+
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """Which steps a kernel is compiled with, in the order of the formula above."""
+
+    alpha: bool = False
+    row_scale: bool = False
+    column_scale: bool = False
+    beta: bool = False
+    bias: DType | None = None
+    activation: str | None = None
+    residual: bool = False
+
+    @property
+    def sources(self) -> int:
+        """Number of matrices that the epilogue reads: the old output, the residual."""
+        return self.beta + self.residual
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is any step at all."""
+        return self != Epilogue()
+
+
+class Terms(NamedTuple):
+    """The values of the steps; 0 for a vector that is not used. Vectors are arrays of bytes."""
+
+    alpha: Any = np.float32(1)
+    beta: Any = np.float32(0)
+    row_scale: Any = 0  #: float32, one for each row of each matrix
+    column_scale: Any = 0  #: float32, one for each column
+    bias: Any = 0  #: one for each column
+
+
+class MatmulExtents(NamedTuple):
+    """The extents of a matmul, as its kernel takes them."""
+
+    rows: Any  #: of one matrix of the result
+    columns: Any
+    tile_rows: Any  #: rows of tiles, a multiple of the cluster size
+    tile_columns: Any
+    batch: Any  #: matrices that the kernel writes: those of the result, times `splits`
+    steps: Any  #: stages along K
+    a_stride: Any  #: from one matrix of the result to the next: 1 matrix of a, or 0 if all share it
+    b_stride: Any
+    splits: Any  #: splits of K, each of which gives a matrix of its own
+
+
+REDUCTION_THREADS = 256
+
+
+class MatrixBytes(NamedTuple):
+    """Matrices as bytes: their memory, and the strides of matrices and rows in bytes."""
+
+    memory: Any
+    matrix: Any
+    row: Any
+
+
+class ReductionExtents(NamedTuple):
+    """Extents of the result, and the number of parts of each element."""
+
+    batch: Any
+    rows: Any
+    columns: Any
+    splits: Any

@@ -1,0 +1,100 @@
+"""Softmax and log-softmax of rows: exp(scale * x) over its sum, and the logarithm of that.
+
+`operation` says how they are computed. Cost model: a row is read from DRAM once and
+written once. The special function units need about a quarter of the time in which DRAM moves the
+row.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
+from numba_tma.host.values import POSITIVE
+from numba_tma.kernels._host.outputs import empty_like
+from numba_tma.kernels.rows.launching import RowFunction, normaliser
+from numba_tma.kernels.rows.plan import RowPlan
+
+_SCALE = "scale", replace(POSITIVE, text="a positive number; negate x for a negative one")
+_OF_NOTHING = -math.inf, 0.0
+SOFTMAX = RowFunction("softmax", "softmax.operation", "SOFTMAX", _SCALE, _OF_NOTHING)
+LOG_SOFTMAX = RowFunction("log_softmax", "softmax.operation", "LOG_SOFTMAX", _SCALE, _OF_NOTHING)
+
+
+def softmax(
+    x: DeviceArray,
+    *,
+    scale: float = 1.0,
+    logsumexp: DeviceArray | None = None,
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
+    plan: RowPlan | None = None,
+) -> DeviceArray:
+    """Return exp(scale * x) over its sum along the rows of `x`.
+
+    Parameters
+    ----------
+    x
+        Device array (..., columns) of f32, f16 or bf16: torch, CuPy, numba, or anything with
+        ``__cuda_array_interface__`` or ``__dlpack__``. Rows may start anywhere: they are
+        accessed 16 B at a time if they start as far behind a multiple of 16 B as those of all
+        other arrays of the call, and else by as much as divides all of them.
+    scale
+        Positive factor of the elements, applied first.
+    logsumexp
+        Array that gets the logarithm of the sum of exponentials: float32, one per row.
+    out
+        Array that gets the result; a new array like `x` if None. May be `x`.
+    stream
+        A numba, torch or CuPy stream; the default stream if None.
+    dtype
+        Element type of arrays whose own type cannot say it, such as bf16 held as uint16.
+    plan
+        How rows are shared among threads; the fastest measured plan if None.
+
+    Returns
+    -------
+    DeviceArray
+        `out`. Everything is computed in float32 and rounded once. A row of nothing but -inf, or
+        with a NaN or +inf, becomes NaN, as in torch.
+
+    Raises
+    ------
+    ValueError
+        If shapes or types disagree, or `scale` is not positive.
+    """
+    return _run(SOFTMAX, x, scale, logsumexp, out, stream, dtype, plan)
+
+
+def log_softmax(
+    x: DeviceArray,
+    *,
+    scale: float = 1.0,
+    logsumexp: DeviceArray | None = None,
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
+    plan: RowPlan | None = None,
+) -> DeviceArray:
+    """Return the logarithm of `softmax`, with its parameters."""
+    return _run(LOG_SOFTMAX, x, scale, logsumexp, out, stream, dtype, plan)
+
+
+def _run(
+    op: RowFunction,
+    x: DeviceArray,
+    scale: float,
+    logsumexp: DeviceArray | None,
+    out: DeviceArray | None,
+    stream: StreamLike,
+    dtype: DTypeLike | None,
+    plan: RowPlan | None,
+) -> DeviceArray:
+    out = empty_like(op.name, "x", x) if out is None else out
+    _LAUNCHES[op.name]((x, out, logsumexp), stream, (scale,), dtype, plan)
+    return out
+
+
+_LAUNCHES = {op.name: normaliser(op, "x", "out", "logsumexp") for op in (SOFTMAX, LOG_SOFTMAX)}

@@ -1,0 +1,1 @@
+from numba_tma.kernels.transpose.api import transpose as transpose
