@@ -161,6 +161,7 @@ def shipped(module: str, name: str) -> Callable[..., CachedKernel]:
     def shipped_kernel(*arguments: Hashable, **keywords: Hashable) -> CachedKernel:
         return CachedKernel(factory, arguments, tuple(sorted(keywords.items())))
 
+    shipped_kernel.factory = factory  # type: ignore[attr-defined]
     return shipped_kernel
 
 

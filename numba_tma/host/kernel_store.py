@@ -53,7 +53,7 @@ def keep(key: str, image: KernelImage) -> None:
     """Keep a kernel under a key, and evict others if they take too much room."""
     if (folder := private_folder(_FOLDER)) is None:
         return
-    data, limit = image.to_bytes(key), cache_limit()
+    data, limit = image.to_bytes(key), _limit()
     if len(data) > min(limit, _MOST_BYTES):
         return
     try:
@@ -93,6 +93,14 @@ def _entries(folder: Path, suffix: str) -> list[Entry]:
                 status = file.stat(follow_symlinks=False)
                 found.append(Entry(folder / file.name, status.st_size, status.st_mtime))
     return sorted(found, key=lambda entry: entry.used)
+
+
+def _limit() -> int:
+    try:
+        return cache_limit()
+    except ValueError as error:
+        warn_once(str(error))
+        return 0
 
 
 def _evict(folder: Path, limit: int) -> None:

@@ -1,0 +1,190 @@
+"""A driver without a GPU: it loads any code, and notes each launch with the bytes of its arguments.
+
+``python -m tests.recording_driver`` calls shipped kernels on arrays at made-up addresses, and prints
+what was launched, what was imported, and how long each first call took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import sys
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+
+SUCCESS = driver.CUresult.CUDA_SUCCESS
+ATTRIBUTES = {
+    "COMPUTE_CAPABILITY_MAJOR": 9,
+    "COMPUTE_CAPABILITY_MINOR": 0,
+    "MULTIPROCESSOR_COUNT": 132,
+}
+
+
+class RecordingDriver:
+    """Stands for functions of ``cuda.bindings.driver`` under their names."""
+
+    def __init__(self) -> None:
+        self.launches: list[Any] = []
+        self.loaded: list[bytes] = []
+        self.errors: list[Any] = []  #: of the next launches
+        self.refused = False  #: whether loads fail
+        self.most_threads = 1024
+        self.contexts = 0
+        self._entries: list[str] = []
+
+    def cuInit(self, flags: int) -> Any:
+        return (SUCCESS,)
+
+    def cuCtxGetDevice(self) -> Any:
+        return SUCCESS, driver.CUdevice(0)
+
+    def cuDeviceGet(self, ordinal: int) -> Any:
+        return SUCCESS, driver.CUdevice(ordinal)
+
+    def cuDevicePrimaryCtxRetain(self, device: Any) -> Any:
+        self.contexts += 1
+        return SUCCESS, driver.CUcontext(1)
+
+    def cuCtxSetCurrent(self, context: Any) -> Any:
+        return (SUCCESS,)
+
+    def cuDeviceGetAttribute(self, which: Any, device: Any) -> Any:
+        return SUCCESS, ATTRIBUTES.get(which.name.removeprefix("CU_DEVICE_ATTRIBUTE_"), 1)
+
+    def cuDeviceGetName(self, length: int, device: Any) -> Any:
+        return SUCCESS, b"H200".ljust(length, b"\0")
+
+    def cuPointerGetAttribute(self, which: Any, address: int) -> Any:
+        return SUCCESS, 0
+
+    def cuStreamIsCapturing(self, stream: int) -> Any:
+        return SUCCESS, driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+
+    def cuLibraryLoadData(self, code: bytes, *options: Any) -> Any:
+        if self.refused:
+            return driver.CUresult.CUDA_ERROR_INVALID_IMAGE, driver.CUlibrary(0)
+        self.loaded.append(bytes(code))
+        return SUCCESS, driver.CUlibrary(len(self.loaded))
+
+    def cuLibraryGetKernel(self, library: Any, entry: bytes) -> Any:
+        self._entries.append(entry.decode())
+        return SUCCESS, driver.CUkernel(len(self._entries))
+
+    def cuKernelGetAttribute(self, which: Any, kernel: Any, device: Any) -> Any:
+        return SUCCESS, self.most_threads
+
+    def cuLaunchKernelEx(self, config: Any, function: Any, parameters: int, extra: int) -> Any:
+        from numba_tma.host.stored_launch import _loaded
+
+        entry = self._entries[int(function) - 1]
+        sizes = next(k.image.sizes for k in _loaded.values() if k.image.entry == entry)
+        pointers = (ctypes.c_void_p * len(sizes)).from_address(parameters)
+        packed = [ctypes.string_at(p, n) for p, n in zip(pointers, sizes)]
+        assert all(p % (64 if n == 128 else n) == 0 for p, n in zip(pointers, sizes))
+        self.launches.append(
+            SimpleNamespace(
+                entry=entry,
+                packed=packed,
+                grid=(config.gridDimX, config.gridDimY, config.gridDimZ),
+                block=(config.blockDimX, config.blockDimY, config.blockDimZ),
+                stream=int(config.hStream),
+                attributes=sorted(attribute.id.name for attribute in config.attrs),
+                cluster=[
+                    (a.value.clusterDim.x, a.value.clusterDim.y, a.value.clusterDim.z)
+                    for a in config.attrs
+                    if a.id.name.endswith("CLUSTER_DIMENSION")
+                ],
+            )
+        )
+        return (self.errors.pop(0) if self.errors else SUCCESS,)
+
+    def cuTensorMapEncodeTiled(self, *arguments: Any) -> Any:
+        encoded = driver.CUtensorMap()
+        words = [int(arguments[2]), *map(int, arguments[3]), *map(int, arguments[5])]
+        encoded.opaque = [driver.cuuint64_t(n) for n in (words + [0] * 16)[:16]]
+        return SUCCESS, encoded
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[RecordingDriver]:
+        """Put the functions above in the place of the driver's."""
+        names = [name for name in dir(self) if name.startswith("cu")]
+        before = {name: getattr(driver, name) for name in names}
+        try:
+            for name in names:
+                setattr(driver, name, getattr(self, name))
+            yield self
+        finally:
+            for name, function in before.items():
+                setattr(driver, name, function)
+
+
+class Array:
+    """A device array at a made-up address."""
+
+    def __init__(self, place: int, shape: tuple[int, ...], dtype: str = "f2") -> None:
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "strides": None,
+            "typestr": self.dtype.str,
+            "data": (place << 32, False),
+            "version": 3,
+        }
+
+
+def _rmsnorm() -> None:
+    from numba_tma.kernels.rows import rmsnorm
+
+    rmsnorm(Array(1, (512, 4096)), Array(2, (4096,)), out=Array(3, (512, 4096)))
+
+
+def _matmul() -> None:
+    from numba_tma.kernels.matmul import matmul
+
+    matmul(Array(1, (2048, 2048)), Array(2, (2048, 2048)), Array(3, (2048, 2048)))
+
+
+def _attention(kv_heads: int, causal: bool) -> None:
+    from numba_tma.kernels.attention import attention
+
+    q, k = (1, 2048, 16, 128), (1, 2048, kv_heads, 128)
+    attention(Array(1, q), Array(2, k), Array(3, k), Array(4, q), causal=causal)
+
+
+CALLS = {
+    "rmsnorm": _rmsnorm,
+    "matmul": _matmul,
+    "attention": lambda: _attention(16, False),
+    "attention, causal, grouped heads": lambda: _attention(4, True),
+}
+
+
+def main() -> None:
+    """Make each call once."""
+    import numba_tma
+
+    assert numba_tma.__version__
+    compiles = contextlib.nullcontext()
+    if "--compile" in sys.argv:
+        from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
+
+        compiles = hopper_that_loads_nothing()
+    times = {}
+    with RecordingDriver().installed() as recorded, compiles:
+        for name, call in CALLS.items():
+            start = time.perf_counter()
+            call()
+            times[name] = time.perf_counter() - start
+    shown = [{**vars(one), "packed": [p.hex() for p in one.packed]} for one in recorded.launches]
+    imported = sorted({"numba", "llvmlite", "cuda.core", "numba_tma.simulator"} & set(sys.modules))
+    print(json.dumps({"launches": shown, "imported": imported, "seconds": times}))
+
+
+if __name__ == "__main__":
+    main()
