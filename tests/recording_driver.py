@@ -1,7 +1,7 @@
-"""A driver without a GPU: it loads any code, and notes each launch with the bytes of its arguments.
+"""A driver without a GPU: it loads any code, and notes each launch with its arguments' bytes.
 
-``python -m tests.recording_driver`` calls shipped kernels on arrays at made-up addresses, and prints
-what was launched, what was imported, and how long each first call took.
+``python -m tests.recording_driver`` calls shipped kernels on arrays at made-up addresses, and
+prints what was launched, what was imported, and how long each first call took.
 """
 
 from __future__ import annotations
