@@ -1,4 +1,4 @@
-"""`python -m numba_tma`: doctor, demo, bench."""
+"""`python -m numba_tma`: doctor, demo, bench, cache."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ COMMANDS = {
     "doctor": "tell whether TMA can work here, and the repair if not",
     "demo": "run a pipelined RMSNorm and check it; in the simulator where there is no GPU",
     "bench": "measure the kernels against torch on this GPU",
+    "cache": "show the compiled kernels that are kept on disk, or remove them",
 }
 
 
