@@ -187,7 +187,8 @@ def cached(subject: Kernel | Callable[..., Kernel]) -> Any:
 
             return scale
 
-        scale_kernel(TILE, 4)[blocks, threads](x_map, y_map, 2.0)
+        launch = tma.launcher(scale_kernel(TILE, 4), blocks, threads)
+        launch(x_map, y_map, 2.0)
 
     A kernel is compiled again when anything has changed that decides its code: its bytecode, that
     of each function it reaches, what they capture, the argument types, the compute capability, the
