@@ -3,7 +3,7 @@
 from numba_tma.kernels.pointwise.activations import gelu, swiglu
 from numba_tma.kernels.attention.api import attention
 from numba_tma.kernels.attention.backward import attention_backward
-from numba_tma.kernels.attention.varlen import attention_varlen
+from numba_tma.kernels.attention.api import attention_varlen
 from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
 from numba_tma.kernels.copy.api import copy
 from numba_tma.kernels.copy.grouped import grouped_copy

@@ -8,10 +8,8 @@ from numba import types
 
 from numba_tma.backend.lowering.types import RaggedTensorMapType, TensorMapType
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.matmul.arguments import MatmulExtents
-from numba_tma.kernels.matmul.block_scaled_kernel import BScales
+from numba_tma.kernels.matmul.arguments import BScales, MatmulExtents, RowGroups
 from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig, ScaledPlan
-from numba_tma.kernels.matmul.grouped_kernel import RowGroups
 from numba_tma.kernels.matmul.plan import MatmulPlan
 from tests.kernels.matmul_forms import BYTES, F32, INT
 

@@ -77,3 +77,23 @@ class ReductionExtents(NamedTuple):
     rows: Any
     columns: Any
     splits: Any
+
+
+class RowGroups(NamedTuple):
+    """The groups, as the kernel takes them; arrays are bytes."""
+
+    rows: Any  #: int32 for each group: its rows, or with `ends` where it ends
+    scales: Any  #: float32 for each group, or 0
+    total: Any  #: number of groups
+    apart: Any  #: rows from the start of a group to the next, if that is constant; else 0
+    tile_columns: Any
+    steps: Any  #: stages along K
+
+
+class BScales(NamedTuple):
+    """The scales of b as bytes: their memory and its strides in bytes."""
+
+    memory: Any
+    k: Any  #: stride of blocks of K
+    column: Any  #: stride of blocks of columns
+    last: Any  #: the last block of columns

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.arrays import Array, option_dtype
+from numba_tma.host.cached_kernel import shipped
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.kernels._host.device import sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty
-from numba_tma.kernels.matmul.arguments import Epilogue, Terms
-from numba_tma.kernels.matmul.block_scaled_kernel import BScales, block_scaled_kernel
+from numba_tma.kernels.matmul.arguments import BScales, Epilogue, Terms
 from numba_tma.kernels.matmul.block_scaled_plan import BLOCK, ScaledConfig, ScaledPlan
 from numba_tma.kernels.matmul.choice import MatmulProblem, choose_from
 from numba_tma.kernels.matmul.launch import (
@@ -36,6 +36,8 @@ from numba_tma.kernels.matmul.operands import (
     read_matrices,
 )
 from numba_tma.kernels.matmul.plan import check_config
+
+block_scaled_kernel = shipped("numba_tma.kernels.matmul.block_scaled_kernel", "block_scaled_kernel")
 
 OPERANDS, RESULTS = ("e4m3", "e5m2"), ("bf16", "f16", "f32")
 

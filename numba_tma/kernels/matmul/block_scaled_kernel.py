@@ -52,15 +52,6 @@ _SCALE = tma.Tile(1, "f32")
 _ZERO = np.float32(0)
 
 
-class BScales(NamedTuple):
-    """The scales of b as bytes: their memory and its strides in bytes."""
-
-    memory: Any
-    k: Any  #: stride of blocks of K
-    column: Any  #: stride of blocks of columns
-    last: Any  #: the last block of columns
-
-
 class ColumnScales(NamedTuple):
     """Where the scales of a tile's columns begin, in bytes; int32."""
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.arrays import Array, option_dtype
+from numba_tma.host.cached_kernel import shipped
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.ragged import ragged_tensor_map
 from numba_tma.host.tensor_map import tensor_map
@@ -14,9 +15,8 @@ from numba_tma.kernels._host.device import resident_clusters, sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty
-from numba_tma.kernels.matmul.arguments import Epilogue, MatmulExtents
+from numba_tma.kernels.matmul.arguments import Epilogue, MatmulExtents, RowGroups
 from numba_tma.kernels.matmul.choice import CONFIGS, MatmulProblem, choose_from
-from numba_tma.kernels.matmul.grouped_kernel import RowGroups, grouped_kernel
 from numba_tma.kernels.matmul.launch import target
 from numba_tma.kernels.matmul.operands import (
     Kinds,
@@ -31,6 +31,8 @@ from numba_tma.kernels.matmul.operands import (
     read_matrices,
 )
 from numba_tma.kernels.matmul.plan import Config, MatmulPlan, check_config
+
+grouped_kernel = shipped("numba_tma.kernels.matmul.grouped_kernel", "grouped_kernel")
 
 #: Operand types that may be mixed, and the types of their results, the default first.
 RESULTS = {

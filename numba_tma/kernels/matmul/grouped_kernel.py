@@ -38,17 +38,6 @@ from numba_tma.kernels.matmul.plan import MatmulPlan
 _INT, _SCALE, _ZERO = tma.Tile(1, "i32"), tma.Tile(1, "f32"), np.float32(0)
 
 
-class RowGroups(NamedTuple):
-    """The groups, as the kernel takes them; arrays are bytes."""
-
-    rows: Any  #: int32 for each group: its rows, or with `ends` where it ends
-    scales: Any  #: float32 for each group, or 0
-    total: Any  #: number of groups
-    apart: Any  #: rows from the start of a group to the next, if that is constant; else 0
-    tile_columns: Any
-    steps: Any  #: stages along K
-
-
 class RowGroup(NamedTuple):
     """A group of rows and the number of its first tile; int32."""
 

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.array_interface import reading_of
+from numba_tma.host.cached_kernel import Named
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.values import REAL, checked, one_of
 from numba_tma.kernels.pointwise.api import Pointwise
-from numba_tma.kernels.pointwise.formulas import (
-    gelu_bf16,
-    gelu_f16,
-    gelu_f32,
-    gelu_tanh_lane,
-    swiglu_lane,
-)
-from numba_tma.kernels.pointwise.kernel import PointwisePlan
+from numba_tma.kernels.pointwise.plan import PointwisePlan
+
+_PAGE = "numba_tma.kernels.pointwise.formulas"
 
 #: The kernels of each type; the fast functions of one type are too coarse for another.
 GELU = {
-    "bf16": Pointwise(gelu_bf16, "gelu", names=["x"]),
-    "f16": Pointwise(gelu_f16, "gelu", names=["x"]),
-    "f32": Pointwise(gelu_f32, "gelu", names=["x"]),
+    "bf16": Pointwise(Named(_PAGE, "gelu_bf16"), "gelu", names=["x"]),
+    "f16": Pointwise(Named(_PAGE, "gelu_f16"), "gelu", names=["x"]),
+    "f32": Pointwise(Named(_PAGE, "gelu_f32"), "gelu", names=["x"]),
 }
-GELU_TANH = Pointwise(gelu_tanh_lane, "gelu", names=["x"])
+GELU_TANH = Pointwise(Named(_PAGE, "gelu_tanh_lane"), "gelu", names=["x"])
 # Twice the threads of an addition: each has a chain of an exponential and a reciprocal to wait for.
 SWIGLU = Pointwise(
-    swiglu_lane, "swiglu", PointwisePlan("ring", 256, 8192, 4, 2, "tma"), names=["gate", "up"]
+    Named(_PAGE, "swiglu_lane"),
+    "swiglu",
+    PointwisePlan("ring", 256, 8192, 4, 2, "tma"),
+    names=["gate", "up"],
 )
 
 

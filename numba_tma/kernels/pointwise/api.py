@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma.host.annotations import DeviceArray, DeviceFunction, DTypeLike, StreamLike
+from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.array_interface import class_name
 from numba_tma.host.arrays import Array
+from numba_tma.host.cached_kernel import Named, shipped
 from numba_tma.host.layout import MAX_BOX
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.host.values import NUMBER, REAL, Rule, checked, instance, optional
@@ -22,16 +23,13 @@ from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty, empty_like, tile_for
 from numba_tma.kernels._host.workspace import queue_counter
-from numba_tma.kernels.pointwise.inputs import device
-from numba_tma.kernels.pointwise.kernel import (
-    FULL,
-    PointwisePlan,
-    chunk_kernel,
-    plan_for,
-    ring_kernel,
-    vector_kernel,
-)
 from numba_tma.kernels.pointwise.operands import Operands
+from numba_tma.kernels.pointwise.plan import FULL, PointwisePlan, plan_for
+
+_PAGE = "numba_tma.kernels.pointwise.kernel"
+ring_kernel = shipped(_PAGE, "ring_kernel")
+chunk_kernel = shipped(_PAGE, "chunk_kernel")
+vector_kernel = shipped(_PAGE, "vector_kernel")
 
 Plan = PointwisePlan  #: its name before 0.1.0
 
@@ -61,21 +59,24 @@ class Pointwise:
 
     def __init__(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Any] | Named,
         name: str | None = None,
         plan: PointwisePlan | None = None,
         rule: Rule = REAL,
         names: Sequence[str] = (),
     ) -> None:
-        if not callable(fn):
+        if not callable(fn) and not isinstance(fn, Named):
             raise TypeError(f"pointwise(fn={fn!r}): fn is a function of elements")
         self.plan = plan
         self.rule = rule  #: of the numbers
-        self.name: str = name or fn.__name__
-        compiled = hasattr(fn, "py_func") or type(fn).__module__.startswith("numba")
-        self.fn: DeviceFunction = fn if compiled else device(fn)
-        functools.update_wrapper(self, getattr(fn, "py_func", fn))
-        self.parameters = len(inspect.signature(getattr(fn, "py_func", fn)).parameters)
+        self.fn = fn
+        if isinstance(fn, Named):  # of the library, with a name for each parameter
+            self.name, self.parameters = name or fn.name, len(names)
+        else:
+            function: Any = getattr(fn, "py_func", fn)
+            functools.update_wrapper(self, function)
+            self.name = name or function.__name__
+            self.parameters = len(inspect.signature(function).parameters)
         #: How errors call the arguments.
         self.names = names or [f"argument {i}" for i in range(1, max(self.parameters, 1) + 1)]
         run = launched_again(self.name, "out", *self.names)

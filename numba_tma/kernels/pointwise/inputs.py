@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,13 @@ from numba_tma.host.annotations import DeviceFunction, Kernel
 def device(function: Callable[..., Any]) -> DeviceFunction:
     """Compile a function for kernels, always inlined."""
     return cuda.jit(device=True, forceinline=True)(function)
+
+
+@functools.cache
+def as_device(function: Callable[..., Any]) -> DeviceFunction:
+    """Return a function of elements as kernels call it: as it is if it is compiled for them."""
+    compiled = hasattr(function, "py_func") or type(function).__module__.startswith("numba")
+    return function if compiled else device(function)
 
 
 def together(functions: Sequence[DeviceFunction]) -> DeviceFunction:

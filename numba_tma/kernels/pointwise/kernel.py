@@ -19,7 +19,6 @@ per SM.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Any
 
 from numba import cuda
@@ -28,52 +27,9 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.device.vectors import load_vector, map_lanes, store_vector
 from numba_tma.host.annotations import DeviceFunction, Kernel
-from numba_tma.host.values import check_fields, one_of, whole
-from numba_tma.kernels._host.limits import SHARED_BYTES, STREAMED
-from numba_tma.kernels.pointwise.inputs import device, entry, together
-
-FULL, ROW, ONE_PER_ROW, ONE = (
-    "full",
-    "row",
-    "one per row",
-    "one",
-)  #: kinds of inputs; see `Operands`
-
-
-@dataclass(frozen=True)
-class PointwisePlan:
-    """The kernel that is used, and its sizes. Plans are part of cache keys."""
-
-    kernel: str  #: "ring", "chunk" or "vector"
-    threads: int = 128  #: threads that compute
-    tile_bytes: int = 4096  #: bytes of a tile or chunk of each input
-    stages: int = 4  #: stages of the ring
-    blocks_per_sm: int = 1  #: resident blocks of the ring per SM
-    store: str = "registers"  #: "tma": the ring's results are stored from their stage
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self,
-            kernel=one_of("ring", "chunk", "vector"),
-            threads=whole(32, 992, step=32),  # and a producer warp
-            tile_bytes=whole(16, SHARED_BYTES, step=16),
-            stages=whole(1, 32),
-            blocks_per_sm=whole(1, 32),
-            store=one_of("tma", "registers"),
-        )
-        if self.kernel == "chunk" and self.tile_bytes % (16 * self.threads):
-            raise ValueError(
-                f"PointwisePlan(tile_bytes={self.tile_bytes}): {self.threads} threads cannot share "
-                f"the {self.tile_bytes // 16} vectors of 16 B of a chunk equally: use tile_bytes "
-                f"of a multiple of {16 * self.threads}"
-            )
-
-
-def plan_for(inputs: int) -> PointwisePlan:
-    """Return the plan for `inputs` contiguous arrays that TMA can address."""
-    if inputs == 1:
-        return PointwisePlan("chunk", 128, 4096)
-    return PointwisePlan("ring", 128, 8192, 3, 2, "tma")
+from numba_tma.kernels._host.limits import STREAMED
+from numba_tma.kernels.pointwise.inputs import as_device, device, entry, together
+from numba_tma.kernels.pointwise.plan import FULL, ONE, ONE_PER_ROW, ROW, PointwisePlan
 
 
 @functools.cache
@@ -85,6 +41,7 @@ def ring_kernel(
     An input of the result's shape is a TensorMap. A broadcast input is an array of bytes; each
     thread loads the vector or element that it needs, which stays in the caches.
     """
+    fn = as_device(fn)
     names = [f"x{k}" for k, kind in enumerate(kinds) if kind == FULL]
     payload: dict[str, Any] = dict.fromkeys(names, tile)
     PIPE = tma.TilePipeline(plan.stages, **payload)
@@ -163,6 +120,7 @@ def chunk_kernel(
     fn: DeviceFunction, inputs: int, numbers: int, dtype: tma.DType, plan: PointwisePlan
 ) -> Kernel:
     """Return the kernel in which each block computes one chunk of contiguous elements."""
+    fn = as_device(fn)
     CHUNK, ITEM = tma.Tile((inputs, plan.tile_bytes // dtype.itemsize), dtype), dtype.itemsize
     nbytes_of_chunk, threads = plan.tile_bytes, plan.threads
     VECTOR, SINGLE = tma.Tile(16 // ITEM, dtype), tma.Tile(1, dtype)
@@ -239,6 +197,7 @@ def vector_kernel(
     flat: bool,
 ) -> Kernel:
     """Return the kernel in which each thread computes a vector of `nbytes`, without TMA."""
+    fn = as_device(fn)
     ITEM = dtype.itemsize
     lanes = nbytes // ITEM
     VECTOR, SINGLE = tma.Tile(lanes, dtype), tma.Tile(1, dtype)

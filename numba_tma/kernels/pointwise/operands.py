@@ -10,7 +10,7 @@ import numpy as np
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike
 from numba_tma.host.arrays import Array
-from numba_tma.kernels.pointwise.kernel import FULL, ONE, ONE_PER_ROW, ROW
+from numba_tma.kernels.pointwise.plan import FULL, ONE, ONE_PER_ROW, ROW
 
 
 @dataclass(frozen=True)

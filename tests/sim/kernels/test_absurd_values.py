@@ -27,7 +27,7 @@ from numba_tma.kernels.attention.backward.plan import BackwardPlan
 from numba_tma.kernels.attention.plan import AttentionPlan
 from numba_tma.kernels.attention.tcgen05_plan import Tcgen05AttentionPlan
 from numba_tma.kernels.copy.plan import CopyPlan
-from numba_tma.kernels.pointwise.kernel import PointwisePlan
+from numba_tma.kernels.pointwise.plan import PointwisePlan
 from numba_tma.kernels.rows.pipelined import rmsnorm_pipelined
 from numba_tma.kernels.rows.plan import RowPlan
 from numba_tma.kernels.transpose.plan import TransposePlan

@@ -58,6 +58,7 @@ from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.mma_rules import ROWS, THREADS
 from numba_tma.kernels.attention.backward.plan import (
     BLOCK_K,
+    DQ_PART,
     WARPGROUPS,
     BackwardForm,
     BackwardPlan,
@@ -72,7 +73,6 @@ from numba_tma.pipeline.state import PipelineState
 
 MINUS_INFINITY = np.float32(-np.inf)
 ALL_LANES = 0xFFFFFFFF
-DQ_PART = Tile((1, 16, 256), "f32")  #: of dQ, what a warpgroup computes in a step: 64 x 64
 STEP_K = 16  # elements along K that one wgmma multiplies
 K_STEPS = BLOCK_K // STEP_K
 #: Where the consumer warpgroups meet.

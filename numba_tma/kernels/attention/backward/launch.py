@@ -14,6 +14,7 @@ import numpy as np
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.arrays import Array
+from numba_tma.host.cached_kernel import shipped
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Tile
 from numba_tma.host.mma_rules import ROWS
@@ -24,22 +25,23 @@ from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty_like
 from numba_tma.kernels._host.workspace import float_workspace
 from numba_tma.kernels.attention.arrays import check, map_of, read_heads, read_lse, scale_of
-from numba_tma.kernels.attention.backward.kernel import DQ_PART, backward_kernel
-from numba_tma.kernels.attention.backward.passes import (
-    CHUNK,
-    THREADS,
-    finish_kernel,
-    prepare_kernel,
-)
 from numba_tma.kernels.attention.backward.plan import (
     BLOCK_K,
+    CHUNK,
+    DQ_PART,
     HEAD_DIMS,
+    PASS_THREADS,
     WARPGROUPS,
     BackwardPlan,
     block_q,
     plan_for,
 )
 from numba_tma.kernels.attention.plan import AttentionProblem
+
+_PAGES = "numba_tma.kernels.attention.backward."
+backward_kernel = shipped(_PAGES + "kernel", "backward_kernel")
+prepare_kernel = shipped(_PAGES + "passes", "prepare_kernel")
+finish_kernel = shipped(_PAGES + "passes", "finish_kernel")
 
 NAME = "attention_backward"
 
@@ -153,8 +155,8 @@ def _backward(
     sums, scaled_lse, delta, turns = (Array.read(NAME, "workspace", w) for w in workspace)
     launch(
         prepare_kernel(problem),
-        batch * heads * padded * (head_dim // CHUNK) // THREADS,
-        THREADS,
+        batch * heads * padded * (head_dim // CHUNK) // PASS_THREADS,
+        PASS_THREADS,
         stream,
         *(dout.address, dout.strides[:3], out.address, out.strides[:3], lse.address),
         *(scaled_lse.address, delta.address, sums.address),
@@ -179,7 +181,7 @@ def _backward(
     launch(
         finish_kernel(q.dtype, head_dim),
         parts,
-        THREADS,
+        PASS_THREADS,
         stream,
         *(sums.address, dq.address, dq.strides[:3], queries, heads, q_tiles),
         np.float32(scale),

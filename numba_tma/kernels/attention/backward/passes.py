@@ -27,12 +27,11 @@ from numba_tma.device.vectors import four, total
 from numba_tma.host.annotations import Kernel
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.mma_rules import ROWS
-from numba_tma.kernels.attention.backward.plan import WARPGROUPS, block_q
+from numba_tma.kernels.attention.backward.plan import CHUNK, WARPGROUPS, block_q
+from numba_tma.kernels.attention.backward.plan import PASS_THREADS as THREADS
 from numba_tma.kernels.attention.plan import AttentionProblem
 from numba_tma.kernels.attention.softmax import LOG2_E
 
-THREADS = 256  #: of a block
-CHUNK = 8  # elements of a thread
 INFINITY = np.float32(np.inf)
 ZERO: Any = np.float32(0)
 F32 = as_dtype("f32")

@@ -15,6 +15,9 @@ from numba_tma.kernels.attention.plan import AttentionProblem
 WARPGROUPS = 2  #: consumer warpgroups; each has half of a tile's keys, and computes half of its dQ
 BLOCK_K = WARPGROUPS * ROWS  #: keys of a tile
 HEAD_DIMS = (64, 128)
+DQ_PART = Tile((1, 16, 256), "f32")  #: of dQ, what a warpgroup computes in a step: 64 x 64
+#: Of the kernels before and after: threads of a block, and elements of a thread.
+PASS_THREADS, CHUNK = 256, 8
 
 
 def block_q(head_dim: int) -> int:

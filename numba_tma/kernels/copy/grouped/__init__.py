@@ -6,18 +6,18 @@ two warp-wide copies of 128 B and two fences, about as long as the copy of a sma
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import numpy as np
-from numba import cuda
 
-import numba_tma as tma
-from numba_tma import ptx
-from numba_tma.host.annotations import DeviceArray, Kernel, StreamLike
+from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.array_interface import class_name
 from numba_tma.host.arrays import Array, check_same
+from numba_tma.host.cached_kernel import shipped
 from numba_tma.host.environment import simulated
+from numba_tma.host.layout import Tile
+from numba_tma.host.tensor_map import tensor_map
+from numba_tma.host.tensor_map_array import TensorMapArray
 from numba_tma.host.tensor_map_rules import legal_strides, tensor_violations
 from numba_tma.kernels._host.device import sm_count
 from numba_tma.kernels._host.launch import as_stream, check_stream
@@ -25,64 +25,7 @@ from numba_tma.kernels._host.outputs import check_outputs, tile_for
 
 BLOCKS_PER_SM = 8
 
-# Columns of the table, which has a row for each matrix.
-TILES, ROWS, COLUMNS, SOURCE, SOURCE_STRIDE, OUT, OUT_STRIDE = range(7)
-
-
-@functools.cache
-def grouped_copy_kernel(tile: tma.Tile) -> Kernel:
-    """Return the kernel that copies matrices by tiles of shape `tile`, with one warp a block."""
-    tile_rows, tile_columns = tile.shape
-
-    @cuda.jit
-    def grouped_copy_tiles(template, maps, table):  # type: ignore[no-untyped-def]
-        """Copy the matrices of `table`; each block edits two elements of `maps`."""
-        buffer, full = tma.shared_tile(tile), tma.shared_barrier()
-        scratch = tma.shared_tile(tma.DESCRIPTOR)
-        source, out = maps[2 * cuda.blockIdx.x], maps[2 * cuda.blockIdx.x + 1]
-        issues = cuda.threadIdx.x == 0
-        if issues:
-            full.init(1)
-            ptx.fence_mbarrier_init()
-        cuda.syncwarp()
-        # Tiles are numbered through all matrices: matrix g has the tiles from `first` on.
-        g = first = parity = 0
-        t = cuda.blockIdx.x
-        edited = False
-        while g < table.shape[0]:
-            if t >= first + table[g, TILES]:
-                first += table[g, TILES]
-                g += 1
-                edited = False
-                continue
-            rows, columns = table[g, ROWS], table[g, COLUMNS]
-            if not edited:
-                if issues:
-                    ptx.cp_async_bulk_wait_group(0)  # the last store through the old map is done
-                shape = (rows, columns)
-                tma.edit_map(
-                    source, template, scratch, table[g, SOURCE], shape, (table[g, SOURCE_STRIDE],)
-                )
-                tma.edit_map(out, template, scratch, table[g, OUT], shape, (table[g, OUT_STRIDE],))
-                source.fence_acquire()
-                out.fence_acquire()
-                edited = True
-            if issues:
-                across = (columns + tile_columns - 1) // tile_columns
-                row, column = (t - first) // across, (t - first) % across
-                at = (row * tile_rows, column * tile_columns)
-                ptx.cp_async_bulk_wait_group_read(0)  # the last store has read the buffer
-                full.arrive_expect_tx(tile.nbytes)
-                source.load(buffer, at, full)
-                full.wait(parity)
-                out.store(buffer, at)
-                ptx.cp_async_bulk_commit_group()
-            parity ^= 1
-            t += cuda.gridDim.x
-        if issues:
-            ptx.cp_async_bulk_wait_group_read(0)
-
-    return grouped_copy_tiles
+grouped_copy_kernel = shipped("numba_tma.kernels.copy.grouped.kernel", "grouped_copy_kernel")
 
 
 def grouped_copy(
@@ -135,11 +78,15 @@ def grouped_copy(
     tile = tile_for(widest.shape[1], widest.dtype, 8192)
     table = np.array([_row(x, y, tile) for x, y in pairs], np.int64)
     # Any matrix serves as the template: a kernel replaces all that differs between matrices.
-    template = tma.tensor_map(widest, tile)
-    blocks = min(BLOCKS_PER_SM * sm_count(), int(table[:, TILES].sum()))
+    template = tensor_map(widest, tile)
+    blocks = min(BLOCKS_PER_SM * sm_count(), int(table[:, 0].sum()))
     on = as_stream(stream)
-    maps = tma.TensorMapArray([template] * (2 * blocks), stream=on)
-    on_device = table if simulated() else cuda.to_device(table, stream=on)
+    maps = TensorMapArray([template] * (2 * blocks), stream=on)
+    on_device = table
+    if not simulated():
+        from numba import cuda
+
+        on_device = cuda.to_device(table, stream=on)
     grouped_copy_kernel(tile)[blocks, 32, on](template, maps, on_device)
 
 
@@ -178,7 +125,7 @@ def _check(array: Array, first: Array) -> None:
         raise ValueError(f"{array.function}(): {array.name}: {broken[0]}")
 
 
-def _row(x: Array, y: Array, tile: tma.Tile) -> tuple[int, ...]:
+def _row(x: Array, y: Array, tile: Tile) -> tuple[int, ...]:
     """Return the row of the table for a pair of matrices."""
     tiles = -(-x.shape[0] // tile.shape[0]) * -(-x.shape[1] // tile.shape[1])
     # A single row may have any stride; the kernel takes one that TMA takes.
