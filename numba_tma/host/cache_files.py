@@ -27,11 +27,11 @@ _REPAIR = "NUMBA_TMA_CACHE names another folder, and NUMBA_TMA_CACHE=0 turns cac
 _warned: set[str] = set()
 
 
-def warn_once(text: str) -> None:
+def warn_once(text: str, repair: str = _REPAIR) -> None:
     """Warn of what is not kept, or not read; each text once in a process."""
     if text not in _warned:
         _warned.add(text)
-        warnings.warn(f"{text}; {_REPAIR}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{text}; {repair}", RuntimeWarning, stacklevel=2)
 
 
 def usable_folder() -> Path | None:

@@ -10,7 +10,9 @@ from typing import Any, Generic, ParamSpec
 from numba_tma.host.annotations import Kernel, StreamLike
 from numba_tma.host.environment import debugging, simulated
 from numba_tma.host.host_only import host_only
+from numba_tma.host.kernel_key import Undescribable, described
 from numba_tma.host.launching import Extents, launcher
+from numba_tma.host.loaded_kernel import LoadedKernel
 from numba_tma.host.stored_launch import StoredLauncher
 
 P = ParamSpec("P")
@@ -54,6 +56,9 @@ class CachedKernel:
         keywords: tuple[tuple[str, Any], ...] = (),
     ) -> None:
         self._subject, self._arguments, self._keywords = subject, arguments, keywords
+        #: The code that this process has loaded, by types of arguments and device.
+        self.found: dict[tuple[tuple[str, ...], int], LoadedKernel | None] = {}
+        self._launchers: dict[Hashable, Callable[..., None]] = {}
 
     @functools.cached_property
     def kernel(self) -> Kernel:
@@ -117,17 +122,13 @@ class CachedKernel:
         if simulated() or debugging():
             launch: Callable[..., None] = self.kernel[configuration]
             return launch
-        return self.launcher_of(grid, block, None, rest[0] if rest else None, False)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CachedKernel) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    @property
-    def _identity(self) -> tuple[Hashable, ...]:
-        return self._subject, self._arguments, self._keywords
+        try:
+            return self._launchers[configuration]
+        except (KeyError, TypeError):  # a list, say
+            launch = self.launcher_of(grid, block, None, rest[0] if rest else None, False)
+        if all(isinstance(given, int | tuple) for given in configuration):
+            self._launchers[configuration] = launch
+        return launch
 
     def __repr__(self) -> str:
         subject = self._subject
@@ -142,11 +143,19 @@ class _Factory(Generic[P]):
 
     def __init__(self, make: Callable[P, Kernel]) -> None:
         self._make = make
+        self._made: dict[str, CachedKernel] = {}
         functools.update_wrapper(self, make)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> CachedKernel:
-        """Return the kernel that the factory makes of these arguments."""
-        return CachedKernel(self._make, args, tuple(sorted(kwargs.items())))
+        """Return the kernel that the factory makes of these arguments; once for equal ones."""
+        keywords = tuple(sorted(kwargs.items()))
+        try:
+            known = described((args, keywords))  # in which 1 and 1.0 differ
+        except Undescribable:
+            return CachedKernel(self._make, args, keywords)
+        if known not in self._made:
+            self._made[known] = CachedKernel(self._make, args, keywords)
+        return self._made[known]
 
     def described_for_key(self, described: Callable[[Any], str]) -> str:
         """Return the description of the function."""

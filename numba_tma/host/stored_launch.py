@@ -43,17 +43,20 @@ _lock = new_in_children(threading.RLock)
 def loaded(kernel: CachedKernel, arguments: tuple[Any, ...], device: int) -> LoadedKernel | None:
     """Return a kernel's code for arguments, loaded; None if only numba-cuda can launch it."""
     try:
-        types = [type_of(argument) for argument in arguments]
+        types = tuple(type_of(argument) for argument in arguments)
+        if (types, device) in kernel.found:
+            return kernel.found[types, device]
         major, minor = compute_capability(device)
         key = key_of(described(kernel), types, f"{major}.{minor}")
     except (Undescribable, Unsupported) as error:
-        warn_once(f"the kernel {kernel} is not cached: it has {error}")
+        warn_once(f"the kernel {kernel} is not cached: it has {error}", "each process compiles it")
         return None
     with _lock:
         if (known := _loaded.get(key)) is None:
             known = _load(kernel, arguments, key)
             if known is not None:
                 _loaded[key] = known
+    kernel.found[types, device] = known
     return known
 
 

@@ -45,7 +45,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "No multiple of a step, which is at least 8, is 257."
     ),
     (
-        "numba_tma/kernels/attention/split_kv.py",
+        "numba_tma/kernels/attention/split_kv/kernel.py",
         "OUT = Share(dtype, dtype.itemsize * CHUNK, 1, 2, True)",
     ): "A share of one access has no second one that `step` could place.",
     (

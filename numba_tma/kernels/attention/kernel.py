@@ -68,10 +68,10 @@ inputs have `first_16bit`, `step_16bit` and `finish_16bit`. The others:
 - e4m3: `first_fp8`, `step_fp8`, `finish_fp8`, `load_v_fp8`. The tensor cores sum P V of one tile,
   and threads add it to O in float32, since a sum of 8-bit products keeps about 14 bits. P is
   multiplied with 2**8 to use more of e4m3's range (`FP8_LIFT`). wgmma reads 8-bit operands only
-  K-major, so a kernel before this one transposes V to V' (`transpose_v.py`).
+  K-major, so a kernel before this one transposes V to V' (`transpose_v`).
 - Packed sequences: `load_v_packed`, `store_packed`, and the schedule `PackedSchedule`.
 - Split-K/V: `store_partial` and `lse_split` instead of the stores of O and lse. A tile is scheduled
-  once for each split of its K/V tiles, and a second kernel combines the splits (`split_kv.py`).
+  once for each split of its K/V tiles, and a second kernel combines the splits (`split_kv`).
 
 e4m3 can be combined with split-K/V. Packed sequences cannot be combined with either:
 `attention_varlen` takes 16-bit inputs, and `check_plan` refuses splits. `tiles.py` says which tiles
@@ -175,7 +175,7 @@ def load_v_16bit(
 
 @device_function
 def load_v_fp8(form: Any, producer: Any, v: Any, sequence: Any, key: Integer, head: Integer) -> Any:
-    """Do what `load_v_16bit` does with V', (head dim, keys), of e4m3 inputs (`transpose_v.py`)."""
+    """Do what `load_v_16bit` does with V', (head dim, keys), of e4m3 inputs (`transpose_v`)."""
     producer.acquire()
     barrier, tile = producer.get_tile()
     v.load(tile, (sequence.batch, 0, head, key), barrier)

@@ -45,7 +45,7 @@ def store_packed(
 
 @device_function
 def store_partial(form: Any, o: Registers, sequence: Any, rows: Any, options: Any) -> None:
-    """Store the O of a split, float32, from registers to the workspace (`split_kv.py`).
+    """Store the O of a split, float32, from registers to the workspace (`split_kv`).
 
     The splits of a row are adjacent, so a split's rows are `splits` partial results apart.
     """

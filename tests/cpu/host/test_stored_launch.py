@@ -28,7 +28,7 @@ def gpu(monkeypatch, tmp_path):
     """A driver that notes launches, an empty cache, and a process that has loaded nothing."""
     monkeypatch.setenv("NUMBA_TMA_CACHE", str(tmp_path))
     monkeypatch.setattr(cache_files, "_warned", set())
-    monkeypatch.setattr(stored_launch, "_loaded", {})
+    another_process(monkeypatch)
     _driver.compute_capability.cache_clear()
     with RecordingDriver().installed() as driver, hopper_that_loads_nothing():
         yield driver
@@ -38,6 +38,8 @@ def gpu(monkeypatch, tmp_path):
 def another_process(monkeypatch):
     """Forget what this process has loaded."""
     monkeypatch.setattr(stored_launch, "_loaded", {})
+    scale_kernel._made.clear()
+    add_one.found.clear()
 
 
 @tma.cached
@@ -199,8 +201,10 @@ def test_a_device_function_is_refused():
 
 def test_cached_twice_is_cached():
     assert tma.cached(add_one) is add_one and tma.cached(scale_kernel) is scale_kernel
-    assert scale_kernel(3) == scale_kernel(3) != scale_kernel(4)
-    assert hash(scale_kernel(3)) == hash(scale_kernel(3))
+    assert scale_kernel(3) is scale_kernel(3)
+    others = [scale_kernel(given) for given in (3, 4, 3.0, True, 1, (1,), (1.0,))]
+    assert len(set(others)) == len(others)
+    assert add_one[1, 32] is add_one[1, 32] is not add_one[1, 64]
 
 
 # ------------------------------------------------------------------------------ errors

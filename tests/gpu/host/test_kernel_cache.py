@@ -101,8 +101,15 @@ def every_type(out, i, f, flag, small, half, single, numbers):
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_TMA_CACHE", str(tmp_path))
     monkeypatch.setattr(cache_files, "_warned", set())
-    monkeypatch.setattr(stored_launch, "_loaded", {})
+    as_another_process(monkeypatch)
     return tmp_path
+
+
+def as_another_process(monkeypatch):
+    """Forget what this process has loaded."""
+    monkeypatch.setattr(stored_launch, "_loaded", {})
+    scale_kernel._made.clear()
+    every_type.found.clear()
 
 
 def scaled(x, stages, factor, alpha, prepared):
@@ -122,7 +129,7 @@ def test_a_users_kernel_from_the_cache(cache, monkeypatch, prepared):
         for _ in range(2):
             found = scaled(x, stages, factor, np.float32(0.5), prepared)
             np.testing.assert_allclose(found, wanted, rtol=1e-6)
-            monkeypatch.setattr(stored_launch, "_loaded", {})  # as another process
+            as_another_process(monkeypatch)
     assert len(kernel_store.entries()) == 3
 
 
@@ -133,7 +140,7 @@ def test_arguments_of_every_type(cache, monkeypatch):
         out[:] = 0
         every_type[1, 32](out, *given)
         assert out.copy_to_host().tolist() == [-7, 0.1, 1, -3, 1.5, 0.25, 9, 2.5]
-        monkeypatch.setattr(stored_launch, "_loaded", {})
+        as_another_process(monkeypatch)
 
 
 def test_streams_graphs_and_threads(cache):
