@@ -198,7 +198,7 @@ def test_the_second_call_repeats_the_three_launches(gpu, monkeypatch):  # noqa: 
         first, spaces = gpu.launches[:], len(gpu.spaces)
         assert [launch[1:3] for launch in first] == [(32, 256), (4, 384), (16, 256)]
         kernels = [launch[0] for launch in first]
-        assert kernels[1] is backward_kernel(PROBLEMS["d64"], PLANS[64], deterministic)
+        assert kernels[1] is backward.backward_kernel(PROBLEMS["d64"], PLANS[64], deterministic)
         for _ in range(2):
             del gpu.launches[:]
             attention_backward(**arrays, deterministic=deterministic)
