@@ -222,8 +222,8 @@ def cached(subject: Kernel | Callable[..., Kernel]) -> Any:
     Notes
     -----
     A kernel in debug mode is never cached. Neither is one that captures an object whose effect on
-    the code is unknown, or is given an argument that `launcher` does not take: a RuntimeWarning
-    names it.
+    the code is unknown, or is given a complex number, a date, an enumeration or a record: a
+    RuntimeWarning names it.
     """
     if isinstance(subject, CachedKernel | _Factory):
         return subject

@@ -12,6 +12,7 @@ implementation.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -103,7 +104,9 @@ def _installed() -> Iterator[str]:
 
 
 def _toolkit() -> Iterator[str]:
-    """Yield what is known of a toolkit that is not a distribution."""
+    """Yield what is known of a toolkit that is not a distribution, and of Numba's settings."""
+    with contextlib.suppress(OSError), open(".numba_config.yaml", "rb") as settings:
+        yield hashlib.sha256(settings.read()).hexdigest()
     for variable in ("CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX"):
         if home := os.environ.get(variable):
             for file in ("", "version.json", "nvvm/lib64/libnvvm.so"):

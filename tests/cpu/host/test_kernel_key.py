@@ -261,6 +261,15 @@ def test_a_toolkit_that_is_no_distribution_is_in_the_key(monkeypatch, tmp_path):
     assert key() != before
 
 
+def test_numbas_settings_of_the_working_folder_are_in_the_key(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    before = key()
+    Path(".numba_config.yaml").write_text("opt: 0\n")
+    first = key()
+    Path(".numba_config.yaml").write_text("opt: 1\n")
+    assert len({before, first, key()}) == 3
+
+
 @pytest.mark.parametrize(
     ("name", "counts"),
     [

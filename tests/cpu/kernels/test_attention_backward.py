@@ -11,7 +11,6 @@ from numba_tma.host import driver as _driver
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention.backward import attention_backward
 from numba_tma.kernels.attention.backward import launch as backward
-from numba_tma.kernels.attention.backward.kernel import backward_kernel
 from numba_tma.kernels.attention.backward.plan import (
     BLOCK_K,
     PLANS,
