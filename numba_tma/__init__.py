@@ -11,14 +11,16 @@ import importlib
 import importlib.util
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numba_tma._version import __version__ as __version__
 from numba_tma.backend import interface
 from numba_tma.host import backend as offered
-from numba_tma.host.annotations import Kernel
 from numba_tma.host.environment import simulated
 from numba_tma.host.lazy_names import homes_of
+
+if TYPE_CHECKING:
+    from numba_tma.host.annotations import Kernel
 
 _HOMES = homes_of(__file__)
 if simulated():

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from numba_tma.host.annotations import Kernel
 from numba_tma.host.environment import simulated
 from numba_tma.host.host_only import HOST_METHODS, refuse_attributes, refuse_methods
 
 if TYPE_CHECKING:
+    from numba_tma.host.annotations import Kernel
     from numba_tma.host.kernel_image import KernelImage
     from numba_tma.host.launching import Launcher
 
