@@ -31,8 +31,8 @@ from numba_tma.kernels.matmul.plan import (
     Tcgen05Config,
 )
 from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
-from numba_tma.kernels.pointwise.kernel import PointwisePlan
-from numba_tma.kernels.pointwise.kernel import plan_for as pointwise_plan_for
+from numba_tma.kernels.pointwise.plan import PointwisePlan
+from numba_tma.kernels.pointwise.plan import plan_for as pointwise_plan_for
 from numba_tma.kernels.rows.backward import plan_for as backward_rows_plan_for
 from numba_tma.kernels.rows.plan import (
     CACHES,

@@ -10,7 +10,7 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma import OrderedSequenceBarrier, Roles, StorePipeline, TensorMapType, Tile
-from numba_tma.backend.numba_cuda.guards import _check_line
+from numba_tma.host.launch_rules import check_line
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.kernels.pipeline_kernels import reduce_store, store_pipeline
 
@@ -126,8 +126,8 @@ def test_a_block_that_stores_as_a_whole_is_one_dimensional(block):
     with pytest.raises(
         ValueError, match=re.escape(f"block {block}: a kernel with a StorePipeline")
     ):
-        _check_line(None, (), (1, 1, 1), block)
-    assert _check_line(lambda *args: args[2], (), (1, 1, 1), (96, 1, 1)) == (96, 1, 1)
+        check_line(block)
+    check_line((96, 1, 1))
 
 
 # ------------------------------------------------------------------------------- in PTX
