@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from numba import cuda
 
@@ -54,7 +55,6 @@ from numba_tma.host.annotations import (
 )
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
-from numba_tma.kernels.rows import unaligned
 from numba_tma.kernels.rows.plan import (
     RowArrays,
     RowMemory,
@@ -163,9 +163,9 @@ def place_in_registers(share: Share, plan: RowPlan) -> DeviceFunction:
         row, rank, thread = cuda.blockIdx.x // BLOCKS, ptx.cluster_ctarank(), cuda.threadIdx.x
         return RowPlace(row, rank, thread, 0, rank * BLOCK_ACCESSES + thread, sizes.accesses)
 
-    place = row_of_some_threads if plan.rows > 1 else row_of_a_block
-    place = row_of_a_cluster if plan.cluster > 1 else place
-    return place if share.aligned else unaligned.in_elements(place, share)
+    if plan.cluster > 1:
+        return row_of_a_cluster
+    return row_of_some_threads if plan.rows > 1 else row_of_a_block
 
 
 def load_to_registers(
@@ -232,8 +232,14 @@ def rows_in_registers(op: RowOperation, share: Share, plan: RowPlan, options: Ro
 
     A block takes `plan.rows` rows, or a cluster takes one row, and exits.
     """
+    return kernel_in_registers(op, share, plan, options, place_in_registers(share, plan))
+
+
+def kernel_in_registers(
+    op: RowOperation, share: Share, plan: RowPlan, options: RowOptions, place: DeviceFunction
+) -> Kernel:
+    """Return `rows_in_registers`, from the place of a thread."""
     SHARE, (SCRATCH, PEERS) = share, exchange_tiles(plan.threads, plan.cluster)
-    place = place_in_registers(share, plan)
     start_load, load, STAGED = load_to_registers(op.name, share, plan)
     load_residual, add_residual = residual_to_registers(share, options)
     load_early, scale_and_shift = affine_steps(share, options, plan)
@@ -301,39 +307,52 @@ def places_in_shared(block_nbytes: int, plan: RowPlan) -> Steps:
     return (row_of_a_cluster if plan.cluster > 1 else row_of_a_block), slot_of
 
 
+class StagedSteps(NamedTuple):
+    """The steps that know how rows lie in shared memory."""
+
+    place: DeviceFunction  #: ``place(sizes, x)``
+    slot_of: DeviceFunction  #: ``slot_of(at, slot)``
+    start_copies: DeviceFunction  #: ``start(staged, loaded, exchange, arrays, at)``
+    load: DeviceFunction  #: ``load(staged, at, slot)``
+
+
 @functools.cache
 def rows_in_shared(
-    op: RowOperation,
-    dtype: DType,
-    nbytes: int,
-    plan: RowPlan,
-    options: RowOptions,
-    aligned: bool = True,
+    op: RowOperation, dtype: DType, nbytes: int, plan: RowPlan, options: RowOptions
 ) -> Kernel:
     """Return the kernel that keeps a row of `nbytes` in shared memory and reads it slot by slot.
 
     A block, or a cluster, takes one row and exits. All bytes of the row are in flight at once.
     Registers hold one slot, so that shared memory usually limits the resident blocks.
     """
-    units = nbytes if aligned else -(-nbytes // 16) * 16 + 16  # those that a row may touch
-    block_nbytes, copies = bytes_per_block(units, plan.cluster), 1 + options.residual
-    require_room(op.name, plan, copies * block_nbytes)
+    block_nbytes = bytes_per_block(nbytes, plan.cluster)
     # Every access of every thread exists, so that no predicate is emitted.
-    whole = aligned and block_nbytes % plan.slot == 0 and block_nbytes * plan.cluster == nbytes
-    count = plan.slot // 16 // plan.threads
-    share = Share(dtype, 16, count, plan.threads, whole, aligned=aligned)
+    whole = block_nbytes % plan.slot == 0 and block_nbytes * plan.cluster == nbytes
+    share = Share(dtype, 16, plan.slot // 16 // plan.threads, plan.threads, whole)
+    steps = StagedSteps(
+        *places_in_shared(block_nbytes, plan),
+        copies_to_shared(nbytes, block_nbytes, plan, options),
+        load_slots(share, plan.slot, options),
+    )
+    return kernel_in_shared(op, share, block_nbytes, plan, options, steps)
+
+
+def kernel_in_shared(
+    op: RowOperation,
+    share: Share,
+    block_nbytes: int,
+    plan: RowPlan,
+    options: RowOptions,
+    steps: StagedSteps,
+) -> Kernel:
+    """Return `rows_in_shared`, from the share of a slot and the steps that depend on staging."""
+    copies = 1 + options.residual
+    require_room(op.name, plan, copies * block_nbytes)
     STAGED = Tile((copies, block_nbytes), "u8")
     SCRATCH, PEERS = exchange_tiles(plan.threads, plan.cluster)
     SLOTS = -(-block_nbytes // plan.slot)
     STORED_SLOTS = SLOTS if options.output else 0
-    place, slot_of = places_in_shared(block_nbytes, plan)
-    if aligned:
-        start_copies = copies_to_shared(nbytes, block_nbytes, plan, options)
-        load = load_slots(share, plan.slot, options)
-    else:
-        place, slot_of = unaligned.places_in_shared(place, block_nbytes, plan, share)
-        start_copies = unaligned.copies_to_shared(nbytes, block_nbytes, plan, options, share)
-        load = unaligned.load_slots(share, plan.slot, options)
+    place, slot_of, start_copies, load = steps
     reduce = reduce_slots(op, share, options, load, slot_of)
     load_early, scale_and_shift = affine_steps(share, options, plan)
     store = store_step(share, True)

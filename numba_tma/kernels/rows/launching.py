@@ -35,6 +35,8 @@ PLAN = optional(instance(RowPlan))
 
 rows_in_shared = shipped("numba_tma.kernels.rows.kernel", "rows_in_shared")
 rows_in_registers = shipped("numba_tma.kernels.rows.kernel", "rows_in_registers")
+unaligned_in_shared = shipped("numba_tma.kernels.rows.unaligned", "unaligned_in_shared")
+unaligned_in_registers = shipped("numba_tma.kernels.rows.unaligned", "unaligned_in_registers")
 
 
 @dataclass(frozen=True, eq=False)  # one object per function, compared by identity
@@ -273,11 +275,12 @@ def kernel_for(
     options: RowOptions,
 ) -> CachedKernel:
     """Return the kernel of a plan: `rows_in_shared` if it has slots, or `rows_in_registers`."""
+    aligned = width != UNALIGNED
     if plan.slot:
-        nbytes, aligned = columns * dtype.itemsize, width != UNALIGNED
-        return rows_in_shared(op.operation, dtype, nbytes, plan, options, aligned)
-    share = share_of(columns, rows, dtype, width, plan)
-    return rows_in_registers(op.operation, share, plan, options)
+        in_shared = rows_in_shared if aligned else unaligned_in_shared
+        return in_shared(op.operation, dtype, columns * dtype.itemsize, plan, options)
+    in_registers = rows_in_registers if aligned else unaligned_in_registers
+    return in_registers(op.operation, share_of(columns, rows, dtype, width, plan), plan, options)
 
 
 def row_width(rows: list[Array | None], vectors: list[Array | None]) -> int:

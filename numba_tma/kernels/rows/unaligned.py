@@ -5,10 +5,12 @@ elements from the start of the row, and its `begin` is 0 (`Share.aligned`). In a
 a row has as many bytes before it in its first unit.
 
 Bulk copies move whole units. What the row has of its first and its last unit is copied by threads,
-so that nothing outside of the row is read.
+so that nothing outside of the row is read. The rest of the two kernels is that of kernel.py.
 """
 
 from __future__ import annotations
+
+import functools
 
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32, u32
@@ -20,10 +22,21 @@ from numba_tma.host.annotations import (
     BarrierLike,
     DeviceFunction,
     Integer,
+    Kernel,
     Registers,
     SharedMemory,
 )
-from numba_tma.kernels.rows.plan import RowArrays, RowMemory, RowOptions, RowPlan, RowSizes
+from numba_tma.host.dtypes import DType
+from numba_tma.kernels.rows import kernel
+from numba_tma.kernels.rows.kernel import RowOperation, StagedSteps, place_in_registers
+from numba_tma.kernels.rows.plan import (
+    RowArrays,
+    RowMemory,
+    RowOptions,
+    RowPlan,
+    RowSizes,
+    bytes_per_block,
+)
 from numba_tma.kernels.rows.steps import CACHE_HINTS, RowPlace, Steps, plus, row_of, unchanged
 
 
@@ -178,3 +191,30 @@ def load_slots(share: Share, slot: int, options: RowOptions) -> DeviceFunction:
         return add_residual(SHARE, values, load_residual(staged, 1, at, slot))
 
     return load
+
+
+@functools.cache
+def unaligned_in_registers(
+    op: RowOperation, share: Share, plan: RowPlan, options: RowOptions
+) -> Kernel:
+    """Return `rows_in_registers` for unaligned shares."""
+    place = in_elements(place_in_registers(share, plan), share)
+    return kernel.kernel_in_registers(op, share, plan, options, place)
+
+
+@functools.cache
+def unaligned_in_shared(
+    op: RowOperation, dtype: DType, nbytes: int, plan: RowPlan, options: RowOptions
+) -> Kernel:
+    """Return `rows_in_shared` for rows of `nbytes` that begin anywhere."""
+    touched = -(-nbytes // 16) * 16 + 16  # bytes of the units that a row may touch
+    block_nbytes = bytes_per_block(touched, plan.cluster)
+    count = plan.slot // 16 // plan.threads
+    share = Share(dtype, 16, count, plan.threads, whole=False, aligned=False)
+    place, _ = kernel.places_in_shared(block_nbytes, plan)
+    steps = StagedSteps(
+        *places_in_shared(place, block_nbytes, plan, share),
+        copies_to_shared(nbytes, block_nbytes, plan, options, share),
+        load_slots(share, plan.slot, options),
+    )
+    return kernel.kernel_in_shared(op, share, block_nbytes, plan, options, steps)

@@ -169,10 +169,13 @@ def test_blocks_have_equal_parts_of_a_row_but_the_last(nbytes, blocks):
 # --------------------------------------------------------------------------------- launches
 
 
+KERNELS = "rows_in_registers", "rows_in_shared", "unaligned_in_registers", "unaligned_in_shared"
+
+
 @pytest.fixture
 def kernels(monkeypatch):
     """Let a kernel be what it is compiled for."""
-    for name in ("rows_in_shared", "rows_in_registers"):
+    for name in KERNELS:
         monkeypatch.setattr(launching, name, lambda *given, name=name: (name, *given))
     prepared.cache_clear()
     yield
@@ -191,6 +194,19 @@ def test_each_row_has_its_threads(kernels, rows, plan):
     assert threads == plan.threads * plan.rows
     assert kernel[0] == ("rows_in_shared" if plan.slot else "rows_in_registers")
     assert plan in kernel and PLAIN in kernel
+
+
+@pytest.mark.parametrize("columns", [129, 50257])
+@pytest.mark.parametrize("plan", [None, RowPlan(64), RowPlan(64, bulk=True)], ids=str)
+def test_unaligned_rows_have_kernels_of_their_own(kernels, columns, plan):
+    """A plan with bulk copies and without slots is for aligned rows: another takes its place."""
+    given = 4, columns, as_dtype("f16"), UNALIGNED, plan, PLAIN
+    kernel, blocks, threads = prepared(LAYERNORM, *given)
+    if plan is None or plan.bulk:
+        plan = plan_for("layernorm", columns, 2, UNALIGNED)
+    assert plan in kernel and (blocks, threads) == (4 // plan.rows * plan.cluster or 1, threads)
+    assert kernel[0] == ("unaligned_in_shared" if plan.slot else "unaligned_in_registers")
+    assert threads == plan.block_threads and plan.cluster == (2 if plan.slot else 1)
 
 
 def test_bulk_copies_move_multiples_of_16_bytes(kernels):

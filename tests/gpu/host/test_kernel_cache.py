@@ -15,6 +15,8 @@ from numba_tma.host import cache_files, kernel_store, stored_launch
 from tests.first_calls import CASES
 
 ROOT = Path(__file__).parents[3]
+#: Small launches by Numba, whose warning may begin with a colour.
+pytestmark = pytest.mark.filterwarnings("ignore:.*Grid size")
 
 
 def first_call(name, folder, *options):
