@@ -34,7 +34,7 @@ def executed(ptx, thread=0, **special):
         (Accumulator(32, 64, F32, ws=True), lambda lane, rank: lane % 32),
         (tensor_operand(128, 64, "bf16", 1), lambda lane, rank: lane),
     ],
-    ids=str,
+    ids=["128", "256", "a pair's 128", "64", "32", "operand"],
 )
 def test_the_row_of_a_thread_s_lane(layout, row):
     def kernel(out):

@@ -385,7 +385,7 @@ def test_an_array_that_is_not_on_the_gpu_is_named(gpu):
             matmul(*arrays, **options)
 
 
-@pytest.mark.parametrize("stream", ["fast", 3.5, object()], ids=str)
+@pytest.mark.parametrize("stream", ["fast", 3.5, object()], ids=["text", "float", "object"])
 def test_what_is_no_stream_is_named(gpu, stream):
     with pytest.raises(TypeError, match=r"^matmul\(\): .*stream"):
         matmul(Array(1, (64, 32)), Array(2, (32, 96)), Array(3, (64, 96)), stream=stream)

@@ -88,7 +88,9 @@ def test_a_barrier_is_no_tile_and_a_tile_no_barrier():
 APART = [(row, pair) for row in ptx.TABLE.values() for pair in row.apart]
 
 
-@pytest.mark.parametrize(("row", "pair"), APART, ids=lambda value: str(value)[-40:])
+@pytest.mark.parametrize(
+    ("row", "pair"), APART, ids=[f"{row.name}-{'-'.join(pair)}" for row, pair in APART]
+)
 def test_what_ptx_does_not_take_together_is_refused(row, pair):
     given = {}
     for tag in pair:
