@@ -12,10 +12,12 @@ def all_in_registers(ptx: str) -> PtxasReport:
     """Assert that nothing is in local memory, and return what ptxas says.
 
     It says so itself (C7508 to C7514) when it waits after each wgmma, or ignores setmaxnreg.
-    Registers that threads give away are taken by others, and none are taken that nobody gave.
+    Registers that threads give away are taken by others, unless each has the most that there are,
+    as in blocks of two warpgroups; and none are taken that nobody gave.
     """
     given, taken = (f"setmaxnreg.{how}." in ptx for how in ("dec", "inc"))
-    assert given == taken
+    threads = re.search(r"\.maxntid (\d+)", ptx)
+    assert given == taken or (given and threads and int(threads[1]) <= 256)
     report = ptxas(ptx)
     assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
     assert report.warnings == ()

@@ -80,7 +80,7 @@ def tcgen05_mma(
 
     `collector` is what the row has: an operation on the buffer of A, or of .ws ``b2::fill``.
     """
-    what = f"tcgen05_mma kind::{kind}"
+    scheduler, what = current().cta.scheduler, f"tcgen05_mma kind::{kind}"
     shape = product_shape(kind, int(idesc), cta_group, ws=ws, block=block)
     says = shape.says
     if says.sparse != (sparse_metadata is not None):
@@ -135,7 +135,7 @@ def tcgen05_mma(
     _start(what, cta_group, blocks, sources, reads, regions, product.execute)
     for number, cta in enumerate(blocks):
         cta.tensor_memory.written[product.cells(number)] |= product.changes(number)
-    current().cta.scheduler.point()
+    scheduler.point()
 
 
 def _zero_columns(mask: int, says: InstructionDescriptor) -> NDArray[np.bool_] | None:
@@ -242,7 +242,7 @@ def tcgen05_cp(shape: str, taddr: int, sdesc: int, cta_group: int, fmt: str | No
 
     With `fmt` each element of 4 or 6 bits gets a byte.
     """
-    what = f"tcgen05_cp {shape}"
+    scheduler, what = current().cta.scheduler, f"tcgen05_cp {shape}"
     if shape not in COPY_SHAPES:
         raise BadOperand(f"{what}: the shapes are {', '.join(COPY_SHAPES)}")
     bits = _COMPRESSED.get(str(fmt))
@@ -274,7 +274,7 @@ def tcgen05_cp(shape: str, taddr: int, sdesc: int, cta_group: int, fmt: str | No
     _start(what, cta_group, blocks, [(source, bits is not None)], [], [region], execute)
     for cta in blocks:
         cta.tensor_memory.written[lanes[..., None], columns] = True
-    current().cta.scheduler.point()
+    scheduler.point()
 
 
 def _first_chunks(place: Place) -> Place:

@@ -39,6 +39,7 @@ def names_of(label: int, base: int, barriers: int) -> tuple[list[tuple[int, str]
     places = (base, barriers)[: function.__code__.co_argcount - 1]
     with (
         mock.patch.object(simulator, "label", label_one),
+        mock.patch.object(simulator, "labelled", lambda *_: False),
         mock.patch.object(simulator, "name_role", lambda *_: None),
         mock.patch.object(simulator, "read_by_all", lambda *_: None),
     ):

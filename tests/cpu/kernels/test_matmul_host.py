@@ -650,8 +650,7 @@ def test_what_the_epilogue_reads_is_put_back_after_the_measurements(
     """Each measurement overwrites `out`, which may be the residual; without either it need not."""
     moved = []
     monkeypatch.setattr(module, "move", lambda *given: moved.append((*given, len(gpu.launches))))
-    device = SimpleNamespace(name="GPU", id=0)
-    monkeypatch.setattr(module.cuda, "get_current_device", lambda: device)
+    monkeypatch.setattr(module, "device_name", lambda: "GPU")
     monkeypatch.setattr(module, "time_on_gpu", lambda launches, stream: 1.0)
     monkeypatch.setattr(module, "_tuned_before", {})
     if "residual" in options:
@@ -683,7 +682,7 @@ def test_a_timing_is_the_best_of_three_each_of_ten_rounds(monkeypatch):
             assert done[-1] == "wait" and end is not self
             return next(milliseconds)
 
-    monkeypatch.setattr(_matmul_tuner.cuda, "event", Event)
+    monkeypatch.setattr(cuda, "event", Event)
     monkeypatch.setattr(_matmul_tuner, "as_stream", lambda stream: stream + 1)
     launches = [lambda: done.append("one"), lambda: done.append("two")]
     assert _matmul_tuner.time_on_gpu(launches, 6) == pytest.approx(2e-3)
