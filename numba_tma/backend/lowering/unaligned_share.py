@@ -82,8 +82,8 @@ class Row:
             location, self.builder.mul(self.builder.sext(self.first, I64), nbytes)
         )
 
-    def place(self, base: Value, access: int, lane: int = 0) -> dict[str, Any]:
-        """Return the offset operand of an element, if it has one."""
+    def offset(self, access: int, lane: int = 0) -> dict[str, Any]:
+        """Return the operand `offset` of an element, from the thread's first access; {} for 0."""
         share = self.share
         offset = access * share.step * share.width + lane * share.dtype.itemsize
         return {"offset": (types.literal(offset), None)} if offset else {}
@@ -106,7 +106,7 @@ def load(
     for k in range(share.count):
         given = {"source": (types.uint64, base), "condition": (BELOW, row.whole(k))}
         words += unpack(
-            builder, emit(instruction, context, builder, given | row.place(base, k) | cache)
+            builder, emit(instruction, context, builder, given | row.offset(k) | cache)
         )
     return pack(builder, _with_edges(context, builder, row, base, words))
 
@@ -135,7 +135,7 @@ def load_anywhere(
         for n in (0, share.lanes):
             given = {"source": (types.uint64, start), "condition": (BELOW, row.whole(k))}
             units += unpack(
-                builder, emit(instruction, context, builder, given | row.place(start, k, n))
+                builder, emit(instruction, context, builder, given | row.offset(k, n))
             )
         words += _shifted(builder, units, shift)
     return pack(builder, _with_edges(context, builder, row, base, words))
@@ -185,7 +185,7 @@ def _load_elements(
     for k in range(share.count):
         for n in range(share.lanes):
             given = {"source": (types.uint64, base), "condition": (BELOW, condition(k, n))}
-            loaded.append(emit(instruction, context, builder, given | row.place(base, k, n)))
+            loaded.append(emit(instruction, context, builder, given | row.offset(k, n)))
     if share.dtype.itemsize == 4:
         return loaded
     wide, shift = [builder.zext(half, I32) for half in loaded], ir.Constant(I32, 16)
@@ -203,7 +203,7 @@ def store(
     for k in range(share.count):
         values = VectorType(types.uint32, each), pack(builder, words[k * each : (k + 1) * each])
         given = {"destination": (types.uint64, base), "values": values}
-        given |= {"condition": (BELOW, row.whole(k))} | row.place(base, k)
+        given |= {"condition": (BELOW, row.whole(k))} | row.offset(k)
         emit(TABLE[f"st_global_{share.access}"], context, builder, given)
     one, kind = TABLE[f"st_global_u{8 * nbytes}"], types.uint16 if nbytes == 2 else types.uint32
     with builder.if_then(row.has_edges(), likely=False):
@@ -211,7 +211,7 @@ def store(
         for i, element in enumerate(elements):
             k, n = divmod(i, share.lanes)
             given = {"destination": (types.uint64, base), "value": (kind, element)}
-            given |= {"condition": (BELOW, row.without_whole(k, n))} | row.place(base, k, n)
+            given |= {"condition": (BELOW, row.without_whole(k, n))} | row.offset(k, n)
             emit(one, context, builder, given)
 
 

@@ -1,7 +1,6 @@
 """Shortcuts in Numba's compiler: the same results, computed once or where they are needed.
 
-`tests/benchmarks/compile_times.py` measures what is left. Each shortcut says what it saves of the
-compile of attention's kernel, which has 163 functions and took 8.6 s of one core.
+`tests/benchmarks/sweeps/compile_times.py` measures what is left.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.target import CUDATypingContext
 from numba.cuda.typing.templates import Signature
 
-# ------------------------------------------------------------------ collections of garbage: 1.3 s
+# ------------------------------------------------------------------ collections of garbage
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -49,7 +48,7 @@ def without_collections(function: _F) -> _F:
 
 CUDACodeLibrary.get_asm_strs = without_collections(CUDACodeLibrary.get_asm_strs)
 
-# ------------------------------------------------------------------ operators on numbers: 0.9 s
+# ------------------------------------------------------------------ operators on numbers
 
 _OPERATORS = {bool, *(f for f in vars(operator).values() if callable(f))}
 _NUMBERS = {
@@ -89,7 +88,7 @@ def _get_call_type_once(
 
 types.Function.get_call_type = _get_call_type_once
 
-# ------------------------------------------------------------------ isinstance of types: 0.2 s
+# ------------------------------------------------------------------ isinstance of types
 
 # No class is registered as a virtual subclass of a type, which Numba's metaclass of types, an
 # `ABCMeta`, looks for in Python at each `isinstance`.
@@ -143,7 +142,7 @@ def _has_loops(blocks: dict[int, ir.Block]) -> bool:
 PostProcessor.run = _run_as_needed
 
 
-# ------------------------------------------------------------------ rounds of type inference: 0.3 s
+# ------------------------------------------------------------------ rounds of type inference
 
 _propagate = TypeInferer.propagate
 

@@ -89,9 +89,8 @@ def copies_to_shared(
     """Return ``start(staged, loaded, exchange, arrays, at)``, as `steps.copies_to_shared` does."""
     NBYTES, BLOCK_NBYTES, HINT = nbytes, block_nbytes, CACHE_HINTS[plan.cache]
     COPIES, ITEM, LANES = 1 + options.residual, share.dtype.itemsize, share.lanes
-    load, store = (ptx.ld_global_u16, ptx.st_shared_u16)
-    if ITEM == 4:
-        load, store = ptx.ld_global_u32, ptx.st_shared_u32
+    halves, words = (ptx.ld_global_u16, ptx.st_shared_u16), (ptx.ld_global_u32, ptx.st_shared_u32)
+    load, store = halves if ITEM == 2 else words
 
     @device_function
     def copy_edges(staged: SharedMemory, memory: RowMemory, index: Integer, at: RowPlace) -> None:

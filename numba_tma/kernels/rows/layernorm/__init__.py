@@ -34,9 +34,8 @@ def layernorm(
     ----------
     x
         Device array (..., columns) of f32, f16 or bf16: torch, CuPy, numba, or anything with
-        ``__cuda_array_interface__`` or ``__dlpack__``. Rows may start anywhere: they are
-        accessed 16 B at a time if they start as far behind a multiple of 16 B as those of all
-        other arrays of the call, and else by as much as divides all of them.
+        ``__cuda_array_interface__`` or ``__dlpack__``. Rows may start anywhere; those that
+        start and end at multiples of 16 B are fastest.
     weight, bias
         Device arrays (columns,) of the same type; 1 and 0 if None.
     eps
