@@ -62,7 +62,7 @@ class BodyCallConv(CheckedCallConv):
         return mangled
 
 
-class _LeanLower(CUDALower):
+class LeanLower(CUDALower):
     """The lowering of one body: no references are counted, and no variable is described."""
 
     def lower(self) -> None:
@@ -139,4 +139,4 @@ class LeanLowering(CUDANativeLowering):
 
     @property
     def lowering_class(self) -> type[CUDALower]:
-        return _LeanLower
+        return LeanLower

@@ -12,6 +12,7 @@ from pathlib import Path
 from numba.cuda import lowering
 from numba.cuda.core import ir as numba_ir
 
+from numba_tma.backend.numba_cuda.body_lowering import LeanLower
 from numba_tma.backend.numba_cuda.constants import LABELLED
 from numba_tma.backend.numba_cuda.facts import COMPILING
 from numba_tma.backend.numba_cuda.functions import CALLED, FUNCTIONS
@@ -55,7 +56,14 @@ def watch(
 
     CALLED.append(before_body)
     LABELLED.append(labelled)
-    original = lowering.Lower.lower_inst
+    for lower in (lowering.Lower, LeanLower):
+        lower.lower_inst = _watched(lower.lower_inst, synchronises)
+
+
+def _watched(
+    original: Callable[[lowering.Lower, object], None], synchronises: Callable[..., None]
+) -> Callable[[lowering.Lower, object], None]:
+    """Return the lowering of a statement, watched."""
 
     @functools.wraps(original)
     def lower_inst(self: lowering.Lower, inst: object) -> None:
@@ -70,7 +78,7 @@ def watch(
         finally:
             _PLACES.pop()
 
-    lowering.Lower.lower_inst = lower_inst
+    return lower_inst
 
 
 def _is_meeting(lower: lowering.Lower, inst: object) -> bool:

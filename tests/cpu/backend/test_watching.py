@@ -72,6 +72,9 @@ def lowered(monkeypatch):
 
     Lower.lower_inst = lower_inst
     monkeypatch.setattr(watching.lowering, "Lower", Lower)
+    # Bodies have a lowering of their own, which lowers an assignment by itself.
+    of_bodies = type("LeanLower", (Lower,), {"lower_inst": lower_inst})
+    monkeypatch.setattr(watching, "LeanLower", of_bodies)
     monkeypatch.setattr(watching, "CALLED", [])
     monkeypatch.setattr(watching, "LABELLED", [])
     watching.watch(
@@ -95,9 +98,11 @@ def call_of(name):
         ("syncwarp", False), ("threadfence", False), ("other", False),
     ],
 )  # fmt: skip
-def test_a_meeting_is_watched_on_both_sides(lowered, name, meets):
+@pytest.mark.parametrize("of_a_body", [False, True])
+def test_a_meeting_is_watched_on_both_sides(lowered, name, meets, of_a_body):
     statement = call_of(name)
-    watching.lowering.Lower().lower_inst(statement)
+    lower = watching.LeanLower if of_a_body else watching.lowering.Lower
+    lower().lower_inst(statement)
     around = [("synchronises", "context", "builder", after) for after in (False, True)]
     here = ("lowered", statement, ("mine.py", 3))
     assert lowered == ([around[0], here, around[1]] if meets else [here])

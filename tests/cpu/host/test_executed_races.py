@@ -8,6 +8,7 @@ import pytest
 from numba import cuda, types
 
 import numba_tma as tma
+from numba_tma.backend.interface import device_function
 from numba_tma.backend.lowering.races import matrix_rows
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.backend.numba_cuda.race_check import names_of
@@ -232,6 +233,8 @@ def row_cases(tile, full):
         ("ptx.wgmma_fence()", []),
         ("ptx.wgmma_commit_group()", [(k.PRODUCT_COMMIT, 0, 0, 0)]),
         ("ptx.wgmma_wait_group(1)", [(k.PRODUCT_DRAINED, 0, 1, 0)]),
+        ("cuda.syncthreads()", [(k.MEET, 0, 0, 1), (k.MET, 0, 0, 0)]),
+        ("meet_in_a_body()", [(k.MEET, 0, 0, 1), (k.MET, 0, 0, 0)]),
         ("ptx.barrier_sync(2, 128)", [(k.MEET, 2, 128, 1), (k.MET, 2, 0, 0)]),
         ("ptx.barrier_arrive(3, 64)", [(k.MEET, 3, 64, 1)]),
         ("ptx.barrier_cluster_arrive()", [(k.CLUSTER_ARRIVE, 0, 0, 1)]),
@@ -249,6 +252,11 @@ def row_cases(tile, full):
         (f"{store}v4_u32(at + 32, (n, n, n, n))", [(k.WRITE, tile + 32, 16, 0)]),
         ("ptx.mbarrier_inval(full)", [(k.INVAL, full, 0, 0)]),
     ]
+
+
+@device_function
+def meet_in_a_body() -> None:
+    cuda.syncthreads()
 
 
 def rows_logged():
