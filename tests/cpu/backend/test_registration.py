@@ -116,12 +116,14 @@ def kernel(x):
             "(tma.TensorMapType(2),)",
             "cp.async.bulk.tensor.2d",
             id="numba_tma first",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             f"from numba import cuda\nimport numba_tma as tma\nimport numpy as np\n{TILE}{LOAD}",
             "(tma.TensorMapType(2),)",
             "cp.async.bulk.tensor.2d",
             id="numba first",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             "from numba_tma.pipeline import TilePipeline\nfrom numba_tma.host.layout import Tile\n"
@@ -137,6 +139,7 @@ def kernel(x):
             "(tma.TensorMapType(2),)",
             "prefetch.tensormap",
             id="a map's method alone",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             "import numba_tma as tma\nfrom numba import cuda, types\nTILE = tma.Tile(8, 'f32')\n"

@@ -1,5 +1,6 @@
 """Races mode in compiled kernels, executed: the log that the host reads."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -320,8 +321,18 @@ def matrix_rows_logged():
     return [(e["kind"], e["address"] - tile) for e in events(machine) if e["kind"] in kinds]
 
 
+def all_in_one_process():
+    return {case.__name__: case() for case in (rows_logged, launch_bounds, products)}
+
+
+@functools.cache
+def in_races_mode():
+    """Return what each of the functions returns where NUMBA_TMA_DEBUG=races."""
+    return run_isolated(all_in_one_process, timeout=240, env=RACES)
+
+
 def test_every_instruction_logs_what_it_does():
-    calls, found, (tile, full), before, matrices = run_isolated(rows_logged, timeout=240, env=RACES)
+    calls, found, (tile, full), before, matrices = in_races_mode()["rows_logged"]
     logged = {}
     for event in (dict(zip(EVENT.names, values)) for values in found):
         if event["kind"] == Kind.SITE:
@@ -339,7 +350,7 @@ def test_every_instruction_logs_what_it_does():
 
 
 def test_a_block_of_roles_has_the_registers_of_its_size():
-    assert run_isolated(launch_bounds, timeout=240, env=RACES) == [[], ["96"]]
+    assert in_races_mode()["launch_bounds"] == [[], ["96"]]
 
 
 @pytest.mark.parametrize(
@@ -389,7 +400,7 @@ def products():
 
 
 def test_every_step_of_a_kernel_is_an_event():
-    found, lines, log, (tile, full) = run_isolated(products, timeout=240, env=RACES)
+    found, lines, log, (tile, full) = in_races_mode()["products"]
     rows = [dict(zip(EVENT.names, each)) | {"line": line} for each, line in zip(found, lines)]
     by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in Kind}
     (init,) = by_kind[Kind.INIT]

@@ -1,5 +1,6 @@
 """Races mode without a GPU: the rules of its replay, its messages, and what kernels log."""
 
+import functools
 import pickle
 import re
 
@@ -370,8 +371,7 @@ def names_in_a_program():
 
 def test_a_programs_names_seed_and_launch_bounds():
     """Tiles and barriers have the simulator's names; the log needs the registers of a block."""
-    chosen = RACES | {"NUMBA_TMA_DEBUG_SEED": SEED}
-    names, nbytes, seeded, bounded = run_isolated(names_in_a_program, timeout=240, env=chosen)
+    names, nbytes, seeded, bounded = in_races_mode()["names_in_a_program"]
     assert seeded and bounded
     assert nbytes == 2048
     assert (0x600, "a[1] of TilePipeline") in names and (0x800, "b[0] of TilePipeline") in names
@@ -391,7 +391,7 @@ def syncs_in_a_program():
 
 def test_each_lane_logs_its_own_arrival_and_no_sync_is_left_out():
     """One lane's log of a warp's arrivals came with alarms; ptxas drops syncs of a known mask."""
-    masks, counted = run_isolated(syncs_in_a_program, timeout=240, env=RACES)
+    masks, counted = in_races_mode()["syncs_in_a_program"]
     assert masks and all(mask.startswith("%r") for mask in masks)
     assert not counted
 
@@ -404,18 +404,31 @@ def products_of_a_kernel():
     from numba_tma.tools.testing import compile_ptx
     from tests.kernels.block_forms import scaled_form, scaled_signature
 
-    form = scaled_form(ScaledConfig(256, 128, cluster=2, out_stages=1))
+    form = scaled_form(ScaledConfig(64, 64))
     ptx = compile_ptx(block_scaled_kernel(form), scaled_signature(form), cc=(9, 0, "a"))
     code = re.findall(r"CALL|WARPSYNC|WARPGROUP\.ARRIVE", sass(ptx, "sm_90a"))
     groups = [i for i, name in enumerate(code) if name == "WARPGROUP.ARRIVE"]
     return len(groups), sum(code[i - 1] == "CALL" for i in groups)
 
 
+def all_in_one_process():
+    cases = [names_in_a_program, syncs_in_a_program]
+    cases += [products_of_a_kernel] if find_tool("nvdisasm") else []
+    return {case.__name__: case() for case in cases}
+
+
+@functools.cache
+def in_races_mode():
+    """Return what each of the functions returns where NUMBA_TMA_DEBUG=races."""
+    chosen = RACES | {"NUMBA_TMA_DEBUG_SEED": SEED}
+    return run_isolated(all_in_one_process, timeout=240, env=chosen)
+
+
 @pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
 def test_a_warp_is_converged_before_its_products():
     """A second product of a stage followed the log without a sync, and the GPU ended the launch."""
-    groups, alone = run_isolated(products_of_a_kernel, timeout=240, env=RACES)
-    assert groups > 8 and alone == 0
+    groups, alone = in_races_mode()["products_of_a_kernel"]
+    assert groups == 8 and alone == 0
 
 
 PROGRAMS = (

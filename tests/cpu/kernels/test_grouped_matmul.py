@@ -26,7 +26,7 @@ FORMS = {
     "odd": (form(addressable=False, epilogue=ALPHA), True, False, True),
     **{str(config): (form(config=config), False, False, False) for config in CONFIGS},
 }
-QUICK = ("scales", "odd")
+QUICK = ("odd",)
 
 
 @pytest.mark.parametrize(

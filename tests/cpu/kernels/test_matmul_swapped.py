@@ -24,7 +24,7 @@ FORMS = {
     "f16": swapped_form("f16", out="f16"),
 }
 
-QUICK = ("parts", "everything")
+QUICK = ("everything",)
 
 
 def compiled(form):

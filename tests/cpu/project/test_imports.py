@@ -174,7 +174,7 @@ sys.meta_path.insert(0, Blocked())
 """
 
 
-@pytest.mark.parametrize("module", every(4, WITHOUT_NUMBA))
+@pytest.mark.parametrize("module", every(16, WITHOUT_NUMBA))
 def test_imports_without_numba(module):
     run(f"{BLOCK_NUMBA}\nimport {module}")
 

@@ -30,7 +30,7 @@ def test_the_rungs_are_those_that_are_tested(ladder):
 LAST = [("matmul", "stores overlap"), ("attention", "longest first")]
 
 
-@pytest.mark.parametrize(("ladder", "name"), quick(LAST, EVERY))
+@pytest.mark.parametrize(("ladder", "name"), quick(LAST[:1], EVERY))
 def test_registers_hold_everything(ladder, name):
     """ptxas says so itself (C7508 to C7518) when it makes products wait for each other."""
     rung = rungs(ladder)[name]
