@@ -129,6 +129,15 @@ def runs_on(target: str, number: int) -> bool:
     return number >= own if not suffix else number == own
 
 
+def loads_on(target: str, number: int) -> bool:
+    """Return whether a cubin of a target loads on GPUs of a compute capability, 103 for 10.3.
+
+    PTX of a plain target runs on all later GPUs; a cubin's major version must be the GPU's.
+    """
+    own, suffix = parts(target)
+    return runs_on(target, number) and (suffix == "f" or own // 10 == number // 10)
+
+
 def static_shared(target: str) -> int:
     """Return the static shared memory of a block that ptxas of CUDA 13 takes, in bytes."""
     return architecture_of(target).shared if target.endswith("a") else PLAIN_SHARED

@@ -12,6 +12,7 @@ import pytest
 from numba import cuda, types
 from numba.cuda import extending
 
+from numba_tma.backend.compiler import compiling_for
 from numba_tma.tools import assembling, isolation, testing
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas, run_isolated, sass
 
@@ -449,10 +450,10 @@ def test_other_threads_see_the_current_device_while_one_compiles():
 
     seen = []
     with mock.patch.object(dispatcher, "get_current_device", lambda: "current"):
-        with assembling._compiling_for("another"):
-            seen.append(dispatcher.get_current_device())
+        with compiling_for((9, 0, "a")):
+            seen.append(dispatcher.get_current_device().compute_capability)
             worker = threading.Thread(target=lambda: seen.append(dispatcher.get_current_device()))
             worker.start()
             worker.join()
         seen.append(dispatcher.get_current_device())
-    assert seen == ["another", "current", "current"]
+    assert seen == [(9, 0, "a"), "current", "current"]
