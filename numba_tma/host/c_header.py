@@ -30,13 +30,13 @@ _C_TYPES = {
     **{f"{kind}{bits}": f"{kind}{bits}_t" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
     **{"float16": "uint16_t", "float32": "float", "float64": "double", "bool": "uint8_t"},
 }
-#: Words of C and C++ that a Python parameter can be called.
+#: Words of C and C++, and macros of gcc, that a Python parameter can be called.
 _RESERVED = set(
     "alignas alignof asm auto bool case catch char class const constexpr continue decltype default "
     "delete do double else enum explicit export extern false float for friend goto if inline int "
     "long mutable namespace new noexcept nullptr operator private protected public register "
     "restrict return short signed sizeof static struct switch template this throw true try typedef "
-    "typeid typename typeof union unsigned using virtual void volatile while xor and or not".split()
+    "typeid typename typeof union unsigned using virtual void volatile while linux unix".split()
 )
 
 

@@ -7,6 +7,7 @@ same kind, an array of the same element type and number of axes.
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias
@@ -74,9 +75,10 @@ class ExportedNumber(ExportedArgument):
             raise _Unfit(f"a {class_name(argument)}")
         if issubclass(cls, np.integer):
             limits = np.iinfo(cls)
-            if argument != argument // 1 or not limits.min <= argument <= limits.max:
+            number = int(argument) if math.isfinite(argument) else limits.max + 1
+            if number != argument or not limits.min <= number <= limits.max:
                 raise _Unfit(repr(argument))
-            return cls(int(argument))
+            return cls(number)
         with np.errstate(over="ignore"):  # to infinity, as Numba converts it
             return cls(argument)
 

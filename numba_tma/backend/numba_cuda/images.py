@@ -129,7 +129,7 @@ def _argument_types(kernel: Kernel, signature: Signature) -> tuple[Any, ...]:
     else:
         given, returned = sigutils.normalize_signature(signature)
         if returned not in (None, types.void):
-            raise ValueError(f"signature {signature!r} has the result {returned}; a kernel has none")
+            raise ValueError(f"signature {signature!r} returns {returned}; a kernel has no result")
     names = tuple(inspect.signature(kernel.py_func).parameters)
     if len(given) != len(names):
         raise ValueError(
