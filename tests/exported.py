@@ -119,7 +119,8 @@ def compile_with(compiler: str, source: Path, *options: str) -> None:
     """Compile C or C++ with every warning as an error, or skip without the compiler."""
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler} here")
-    strict = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
-    command = [compiler, *strict, "-isystem", str(headers()), str(source), *options]
+    strict = ["-Wall", "-Wextra", "-Werror"]
+    strict = ["-Xcompiler", ",".join(strict)] if compiler == "nvcc" else [*strict, "-Wpedantic"]
+    command: list[str] = [compiler, *strict, "-isystem", str(headers()), str(source), *options]
     done = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

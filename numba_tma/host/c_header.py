@@ -185,7 +185,7 @@ def _encoder(name: str, member: str, given: ExportedMap) -> str:
     )
 
 
-# ------------------------------------------------- the text
+# --------------------------------------------------------------------------------- the text
 
 _HEADER = Template("""\
 /* $kernel

@@ -145,7 +145,7 @@ class ExportedMap(ExportedArgument):
         """Return the type of a map, or of a compiler's type of maps, whose class is given."""
         rank, tile, interleave, loads_only, moved, mode, *others = described.kind
         if tile is None:
-            raise TypeError("is a tensor map without a tile: name its tile, TensorMapType(2, TILE)")
+            raise TypeError("a tensor map without a tile: name its tile, TensorMapType(2, TILE)")
         steps, fold = moved or ((1,) * tile.ndim, False)
         swizzle = tile.swizzle.name
         facts = {

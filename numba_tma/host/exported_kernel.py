@@ -37,7 +37,7 @@ class ExportedKernel:
         self._lock = new_in_children(threading.Lock)
         self._launchers: dict[Hashable, Callable[..., None]] = {}
 
-    def on(self, device: int) -> LoadedKernel:
+    def _on(self, device: int) -> LoadedKernel:
         """Return the code in the driver, which loads it at the first launch."""
         major, minor = compute_capability(device)
         if not loads_on(self._target, 10 * major + minor):
@@ -57,7 +57,7 @@ class ExportedKernel:
                     ) from None
             return self._loaded
 
-    def accepted(self, arguments: tuple[Any, ...]) -> list[Any]:
+    def _accepted(self, arguments: tuple[Any, ...]) -> list[Any]:
         """Return a launch's arguments with numbers of the kernel's types, or raise a TypeError."""
         self.image.check_count(len(arguments))
         named = zip(self.image.arguments, self._types, arguments)
@@ -80,7 +80,7 @@ class ExportedKernel:
     def __getitem__(self, configuration: tuple[Any, ...]) -> Callable[..., None]:
         """Return a function that launches with a grid, a block, and a stream."""
         grid, block, *rest = configuration
-        if len(rest) > 1 and rest[1] not in (0, self.image.shared):
+        if len(rest) > 1 and rest[1] and rest[1] != self.image.shared:
             raise ValueError(
                 f"{self.image.name} was exported with shared={self.image.shared}, and is given "
                 f"{rest[1]} B of dynamic shared memory: leave it out, or export it with that"
@@ -104,10 +104,10 @@ class _ExportedLauncher(StoredLauncher):
     kernel: ExportedKernel  # type: ignore[assignment]
 
     def bind(self, *arguments: Any) -> Callable[[], None]:
-        return super().bind(*self.kernel.accepted(arguments))
+        return super().bind(*self.kernel._accepted(arguments))
 
     def _find(self, arguments: tuple[Any, ...]) -> LoadedKernel | None:
-        return self.kernel.on(launching_device())
+        return self.kernel._on(launching_device())
 
 
 @host_only

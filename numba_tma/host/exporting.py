@@ -9,6 +9,7 @@ from numba_tma.host.annotations import ComputeCapability, Kernel, Signature
 from numba_tma.host.architectures import TARGETS, architecture_of, capability_of, target_of
 from numba_tma.host.backend import exported_image
 from numba_tma.host.c_header import c_header, parameter_sizes
+from numba_tma.host.cached_kernel import CachedKernel
 from numba_tma.host.driver import present_capability
 from numba_tma.host.environment import simulated
 from numba_tma.host.exported_files import write
@@ -81,11 +82,13 @@ def export(
         )
     target = _target(cc)
     shared = checked("export", "shared", shared, whole(0, architecture_of(target).shared))
-    kernel = getattr(kernel, "kernel", kernel)  # of a `CachedKernel`
+    if isinstance(kernel, CachedKernel):
+        kernel = kernel.kernel
     try:
         image, types = exported_image(kernel, signature, capability_of(target), shared)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"export: {error}") from error
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"export: {error}") from error
     if parameter_sizes(image.arguments, types) != image.sizes:
         raise RuntimeError(
             f"export: {image.name} has parameters of {image.sizes} B, and the header of "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from numba.core import types
@@ -31,6 +31,7 @@ from numba_tma.host.exported_arguments import (
     ExportedTuple,
 )
 from numba_tma.host.kernel_image import KernelImage
+from numba_tma.host.launching import parameters_of
 from numba_tma.host.tensor_map_array import TensorMapArray
 
 
@@ -53,19 +54,19 @@ def export_image(
 ) -> tuple[KernelImage, tuple[ExportedArgument, ...]]:
     """Return a kernel compiled for a compute capability, and the types of its arguments.
 
-    It raises a TypeError or ValueError, without a subject, for a kernel that launches without its
-    process cannot have.
+    It raises a TypeError or ValueError for what is no kernel, and for one that cannot be launched
+    without this process.
     """
     if not is_kernel(kernel):
         raise TypeError(f"{kernel!r} is no kernel; give a function under @cuda.jit")
     register_declared()
-    given = _argument_types(kernel, signature)
-    described = []
-    for name, numba_type in zip(inspect.signature(kernel.py_func).parameters, given):
+    given, described = [], []
+    for name, argument in _arguments(kernel, signature):
         try:
-            described.append(_described(numba_type))
+            given.append(argument if isinstance(argument, types.Type) else typeof(argument))
+            described.append(_described(given[-1]))
         except TypeError as error:
-            raise TypeError(f"{name} {error}") from None
+            raise TypeError(f"{name}: {error}") from None
     with compiling_for(capability):
         compiled = _compiled(kernel, given)
         if reason := _bound_to_process(compiled):
@@ -122,21 +123,20 @@ def _bound_to_process(compiled: _Kernel) -> str:
 # --------------------------------------------------------------------- types of arguments
 
 
-def _argument_types(kernel: Kernel, signature: Signature) -> tuple[Any, ...]:
-    """Return the Numba types of a signature, which may have arguments in the place of types."""
-    if isinstance(signature, tuple | list):
-        given = tuple(a if isinstance(a, types.Type) else typeof(a) for a in signature)
-    else:
+def _arguments(kernel: Kernel, signature: Signature) -> Iterator[tuple[str, Any]]:
+    """Return a kernel's parameters with their types, or with arguments in the place of types."""
+    given = signature
+    if not isinstance(signature, tuple | list):
         given, returned = sigutils.normalize_signature(signature)
         if returned not in (None, types.void):
             raise ValueError(f"signature {signature!r} returns {returned}; a kernel has no result")
-    names = tuple(inspect.signature(kernel.py_func).parameters)
+    names = parameters_of(kernel.py_func)
     if len(given) != len(names):
         raise ValueError(
             f"signature has {len(given)} types, and {kernel.py_func.__name__}"
             f"({', '.join(names)}) has {len(names)} parameters"
         )
-    return given
+    return zip(names, given)
 
 
 def _described(numba_type: types.Type) -> ExportedArgument:
@@ -158,6 +158,6 @@ def _described(numba_type: types.Type) -> ExportedArgument:
     if numba_type.name in NUMBERS:
         return ExportedNumber(numba_type.name)
     raise TypeError(
-        f"is of type {numba_type}, and export takes tensor maps, arrays, pointers, numbers of up "
-        "to 64 bits, and tuples of these"
+        f"a {numba_type} cannot be exported; tensor maps, arrays, pointers, numbers of up to 64 "
+        "bits, and tuples of these can"
     )

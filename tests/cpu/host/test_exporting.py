@@ -127,10 +127,11 @@ def test_what_is_no_kernel(tmp_path, kernel):
         ((), ValueError, r"signature has 0 types, and nothing\(x\) has 1 parameters"),
         ((I64, I64), ValueError, r"signature has 2 types"),
         ("int64(int64)", ValueError, r"returns int64; a kernel has no result"),
-        ((types.complex64,), TypeError, r"export: x is of type complex64, and export takes"),
-        ((types.unicode_type,), TypeError, r"export: x is of type unicode_type"),
-        ((tma.TensorMapType(2),), TypeError, r"export: x is a tensor map without a tile"),
+        ((types.complex64,), TypeError, r"export: x: a complex64 cannot be exported; tensor maps"),
+        ((types.unicode_type,), TypeError, r"export: x: a unicode_type cannot be"),
+        ((tma.TensorMapType(2),), TypeError, r"export: x: a tensor map without a tile"),
         (3, TypeError, r"export: invalid signature"),
+        ((object(),), TypeError, r"export: x: Cannot determine Numba type of <class 'object'>"),
     ],
 )
 def test_a_wrong_signature(tmp_path, signature, error, text):
@@ -153,7 +154,20 @@ def watched(x):
             stage.x[0, 0] = 1
 
 
+GLOBAL = device_array((8,))
+
+
+@cuda.jit
+def captures(x):
+    if x > 0:
+        GLOBAL[0] = 1
+
+
 def empty(x):
+    pass
+
+
+def any_number(*x):
     pass
 
 
@@ -161,6 +175,7 @@ def empty(x):
     ("kernel", "given", "text"),
     [
         (watched, MAP, "watched is compiled in debug mode, whose records are in this process"),
+        (captures, I64, "captures has an array of the device among its globals: pass the array"),
         (cuda.jit(debug=True, opt=False)(empty), I64, "compiled with debug=True"),
         (cuda.jit(shared_memory_carveout=50)(empty), I64, "shared_memory_carveout="),
         (cuda.jit(extensions=[SimpleNamespace()])(empty), I64, "has extensions"),
@@ -173,7 +188,7 @@ def test_a_kernel_that_is_bound_to_its_process(tmp_path, kernel, given, text):
 
 
 @pytest.mark.parametrize(
-    "fact", ["launch_config_sensitive", "referenced_objects", "_setup_functions"]
+    "fact", ["launch_config_sensitive", "_setup_functions", "_teardown_functions"]
 )
 def test_facts_that_only_numba_cuda_can_provide(tmp_path, monkeypatch, fact):
     from numba_tma.backend.numba_cuda import images
@@ -189,6 +204,11 @@ def test_facts_that_only_numba_cuda_can_provide(tmp_path, monkeypatch, fact):
     monkeypatch.setattr(images, "_compiled", compiled)
     with pytest.raises(ValueError, match="export: nothing "):
         tma.export(nothing, (I64,), tmp_path / "kernel")
+
+
+def test_a_kernel_of_any_number_of_arguments(tmp_path):
+    with pytest.raises(TypeError, match=r"export: any_number\(\*x\) does not have a fixed number"):
+        tma.export(cuda.jit(any_number), (I64,), tmp_path / "kernel")
 
 
 def test_paths(gpu, tmp_path, monkeypatch):
