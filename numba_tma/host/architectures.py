@@ -114,6 +114,11 @@ def capability_of(target: str) -> tuple[int, int, str]:
     return *divmod(number, 10), suffix
 
 
+def own_target(number: int) -> str:
+    """Return the target of a GPU's own code, which has all its instructions: 90a of 90."""
+    return f"{number}a" if architecture_of(str(number)).a else str(number)
+
+
 def architecture_of(target: str) -> Architecture:
     """Return the architecture of a target; one that is not in the table has what all have."""
     number, _ = parts(target)

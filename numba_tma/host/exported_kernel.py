@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from numba_tma.host.annotations import StreamLike
-from numba_tma.host.architectures import loads_on
+from numba_tma.host.architectures import capability_of, loads_on, own_target
 from numba_tma.host.driver import compute_capability, launching_device, name_of_device
 from numba_tma.host.environment import simulated
 from numba_tma.host.exported_arguments import ExportedArgument
@@ -40,8 +40,8 @@ class ExportedKernel:
     def _on(self, device: int) -> LoadedKernel:
         """Return the code in the driver, which loads it at the first launch."""
         major, minor = compute_capability(device)
-        if not loads_on(self._target, 10 * major + minor):
-            own = f'({major}, {minor}, "a")' if (major, minor) >= (9, 0) else f"({major}, {minor})"
+        if not loads_on(self._target, number := 10 * major + minor):
+            own = capability_of(own_target(number))
             raise RuntimeError(
                 f"{self._stem}.cubin is compiled for sm_{self._target}, and GPU {device} "
                 f"({name_of_device(device)}) has compute capability {major}.{minor}: export the "

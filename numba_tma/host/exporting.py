@@ -6,7 +6,13 @@ import os
 from pathlib import Path
 
 from numba_tma.host.annotations import ComputeCapability, Kernel, Signature
-from numba_tma.host.architectures import TARGETS, architecture_of, capability_of, target_of
+from numba_tma.host.architectures import (
+    TARGETS,
+    architecture_of,
+    capability_of,
+    own_target,
+    target_of,
+)
 from numba_tma.host.backend import exported_image
 from numba_tma.host.c_header import c_header, parameter_sizes
 from numba_tma.host.cached_kernel import CachedKernel
@@ -101,7 +107,7 @@ def _target(cc: ComputeCapability | None) -> str:
     """Return the target of a compute capability; by default that of the GPU."""
     if cc is None:
         present = present_capability()
-        return target_of((*present, "a" if present >= (9, 0) else "")) if present else _HOPPER
+        return own_target(10 * present[0] + present[1]) if present else _HOPPER
     if isinstance(cc, tuple) and 2 <= len(cc) <= 3 and target_of(cc) in TARGETS:
         return target_of(cc)
     known = ", ".join(str(capability_of(target)) for target in TARGETS)

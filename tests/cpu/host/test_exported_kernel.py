@@ -98,7 +98,7 @@ def test_requirements_are_checked(gpu, scale_stem):
 
 @pytest.mark.parametrize(
     ("cc", "repair"),
-    [((10, 0, "a"), '(9, 0, "a")'), ((8, 0), '(9, 0, "a")'), ((9, 0, "a"), None), ((9, 0), None)],
+    [((10, 0, "a"), "(9, 0, 'a')"), ((8, 0), "(9, 0, 'a')"), ((9, 0, "a"), None), ((9, 0), None)],
 )
 def test_a_cubin_of_another_gpu(gpu, tmp_path, cc, repair):
     kernel = exported(nothing, (I64,), tmp_path, cc=cc)

@@ -12,7 +12,6 @@ import pytest
 from numba import cuda, types
 from numba.cuda import extending
 
-from numba_tma.backend.compiler import compiling_for
 from numba_tma.tools import assembling, isolation, testing
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas, run_isolated, sass
 
@@ -447,6 +446,8 @@ def test_threads_compile_at_once_and_leave_numba_as_it_was():
 
 def test_other_threads_see_the_current_device_while_one_compiles():
     from numba.cuda import dispatcher
+
+    from numba_tma.backend.compiler import compiling_for
 
     seen = []
     with mock.patch.object(dispatcher, "get_current_device", lambda: "current"):
