@@ -143,6 +143,8 @@ def load(path: str | os.PathLike[str]) -> ExportedKernel:
         When a file cannot be read.
     ValueError
         When a file was changed, or was written by another version.
+    RuntimeError
+        In the simulator.
     """
     if simulated():
         raise RuntimeError(

@@ -74,6 +74,8 @@ def export(
         ``debug=True`` or extensions, or with an array of the device among its globals.
     FileNotFoundError
         When the folder of `path` does not exist.
+    RuntimeError
+        In the simulator, which has no compiler.
     """
     if simulated():
         raise RuntimeError(

@@ -50,7 +50,8 @@ def libcuda():
 def test_the_pages_cpp_launches(page, compiler):
     (page / "scale.cpp").write_text(block("cpp"))
     program = f"scale-{compiler.replace('+', 'p')}"
-    compile_with(compiler, page / "scale.cpp", libcuda(), "-o", program)
+    # nvcc takes no library by its file's name.
+    compile_with(compiler, page / "scale.cpp", "-Xlinker", libcuda(), "-o", program)
     assert run([str(page / program)], page) == "scaled\n"
 
 
