@@ -11,16 +11,13 @@ import importlib
 import importlib.util
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numba_tma._version import __version__ as __version__
 from numba_tma.backend import interface
 from numba_tma.host import backend as offered
 from numba_tma.host.environment import simulated
 from numba_tma.host.lazy_names import homes_of
-
-if TYPE_CHECKING:
-    from numba_tma.host.annotations import Kernel
 
 _HOMES = homes_of(__file__)
 if simulated():
@@ -88,10 +85,10 @@ def _type_of(argument: offered.KernelArgument) -> Any:
     return importlib.import_module("numba_tma.backend.lowering.types").type_of(argument)
 
 
-def _compile_image(kernel: Kernel, arguments: tuple[Any, ...]) -> Any:
-    """Compile a kernel for the cache."""
+def _images() -> Any:
+    """Return the compiler of kernels for the cache and for export."""
     backend = importlib.import_module("numba_tma.backend.compiler").BACKEND
-    return importlib.import_module(f"{backend}.images").compile_image(kernel, arguments)
+    return importlib.import_module(f"{backend}.images")
 
 
 def _launcher() -> Any:
@@ -108,7 +105,8 @@ if simulated():
 else:
     offered.typed_by(_type_of)
     offered.launched_by(_launcher)
-    offered.compiled_by(_compile_image)
+    offered.compiled_by(lambda *given: _images().compile_image(*given))
+    offered.exported_by(lambda *given: _images().export_image(*given))
     offered.declared_by(lambda: [(d.kind, d.subject, d.options) for d in interface.DECLARATIONS])
     if "numba.cuda" in sys.modules:
         _attach()

@@ -36,6 +36,8 @@ class RecordingDriver:
         self.refused = False  #: whether loads fail
         self.most_threads = 1024
         self.contexts = 0
+        self.sizes: dict[str, tuple[int, ...]] = {}  #: of parameters, of kernels not in the cache
+        self.shared: list[int] = []  #: bytes of dynamic shared memory that kernels were allowed
         self._entries: list[str] = []
 
     def cuInit(self, flags: int) -> Any:
@@ -79,11 +81,18 @@ class RecordingDriver:
     def cuKernelGetAttribute(self, which: Any, kernel: Any, device: Any) -> Any:
         return SUCCESS, self.most_threads
 
+    def cuKernelSetAttribute(self, which: Any, value: int, kernel: Any, device: Any) -> Any:
+        assert which.name == "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
+        self.shared.append(value)
+        return (SUCCESS,)
+
     def cuLaunchKernelEx(self, config: Any, function: Any, parameters: int, extra: int) -> Any:
         from numba_tma.host.stored_launch import _loaded
 
         entry = self._entries[int(function) - 1]
-        sizes = next(k.image.sizes for k in _loaded.values() if k.image.entry == entry)
+        sizes = self.sizes.get(entry)
+        if sizes is None:
+            sizes = next(k.image.sizes for k in _loaded.values() if k.image.entry == entry)
         pointers = (ctypes.c_void_p * len(sizes)).from_address(parameters)
         packed = [ctypes.string_at(p, n) for p, n in zip(pointers, sizes)]
         assert all(p % (64 if n == 128 else n) == 0 for p, n in zip(pointers, sizes))
@@ -94,6 +103,7 @@ class RecordingDriver:
                 grid=(config.gridDimX, config.gridDimY, config.gridDimZ),
                 block=(config.blockDimX, config.blockDimY, config.blockDimZ),
                 stream=int(config.hStream),
+                shared=config.sharedMemBytes,
                 attributes=sorted(attribute.id.name for attribute in config.attrs),
                 cluster=[
                     (a.value.clusterDim.x, a.value.clusterDim.y, a.value.clusterDim.z)

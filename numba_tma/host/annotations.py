@@ -23,6 +23,10 @@ Shape: TypeAlias = Sequence[int]
 Kernel: TypeAlias = Any
 #: A device function, which kernels call.
 DeviceFunction: TypeAlias = Any
+#: The types of a kernel's arguments: a tuple of Numba types, a signature, or its text.
+Signature: TypeAlias = Any
+#: A compute capability, with "a" or "f" for the architecture- or family-specific target.
+ComputeCapability: TypeAlias = tuple[int, int] | tuple[int, int, str]
 
 # In kernels:
 

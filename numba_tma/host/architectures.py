@@ -114,6 +114,11 @@ def capability_of(target: str) -> tuple[int, int, str]:
     return *divmod(number, 10), suffix
 
 
+def own_target(number: int) -> str:
+    """Return the target of a GPU's own code, which has all its instructions: 90a of 90."""
+    return f"{number}a" if architecture_of(str(number)).a else str(number)
+
+
 def architecture_of(target: str) -> Architecture:
     """Return the architecture of a target; one that is not in the table has what all have."""
     number, _ = parts(target)
@@ -127,6 +132,15 @@ def runs_on(target: str, number: int) -> bool:
     if suffix == "f":
         return number in architecture_of(target).family
     return number >= own if not suffix else number == own
+
+
+def loads_on(target: str, number: int) -> bool:
+    """Return whether a cubin of a target loads on GPUs of a compute capability, 103 for 10.3.
+
+    PTX of a plain target runs on all later GPUs; a cubin's major version must be the GPU's.
+    """
+    own, suffix = parts(target)
+    return runs_on(target, number) and (suffix == "f" or own // 10 == number // 10)
 
 
 def static_shared(target: str) -> int:

@@ -84,6 +84,19 @@ def byte_strides(
     return tuple([stride * itemsize for stride in strides]) if in_elements else strides
 
 
+def orders_of(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> str:
+    """Return the orders in which an array is contiguous: "C", "F", "CF" or ""; strides in bytes."""
+    contiguous = {
+        "C": contiguous_strides(shape, itemsize),
+        "F": contiguous_strides(shape[::-1], itemsize)[::-1],
+    }
+    return "".join(
+        order
+        for order, wanted in contiguous.items()
+        if all(n == 1 or given == one for n, given, one in zip(shape, strides, wanted))
+    )
+
+
 def class_name(array: object) -> str:
     """Return the name of an argument's class for an error, with its module."""
     return f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")

@@ -15,6 +15,7 @@ from numba_tma.host.host_only import HOST_METHODS, refuse_attributes, refuse_met
 
 if TYPE_CHECKING:
     from numba_tma.host.annotations import Kernel
+    from numba_tma.host.exported_arguments import ExportedArgument
     from numba_tma.host.kernel_image import KernelImage
     from numba_tma.host.launching import Launcher
 
@@ -71,6 +72,25 @@ def compiled_image(kernel: Kernel, arguments: tuple[Any, ...]) -> KernelImage | 
     """Return a kernel compiled for arguments; None if only the compiler's package launches it."""
     image: KernelImage | None = _compile(kernel, arguments)
     return image
+
+
+_export: Callable[[Any, Any, tuple[int, int, str], int], Any] = _none
+
+
+def exported_by(export_image: Callable[[Any, Any, tuple[int, int, str], int], Any]) -> None:
+    """Let `export_image` compile a kernel for a signature."""
+    global _export
+    _export = export_image
+
+
+def exported_image(
+    kernel: Kernel, signature: object, capability: tuple[int, int, str], shared: int
+) -> tuple[KernelImage, tuple[ExportedArgument, ...]]:
+    """Return a kernel compiled for a compute capability, and the types of its arguments."""
+    exported: tuple[KernelImage, tuple[ExportedArgument, ...]] = _export(
+        kernel, signature, capability, shared
+    )
+    return exported
 
 
 _copies: Callable[[], ModuleType] | None = None

@@ -251,6 +251,19 @@ def compute_capability(device: int) -> tuple[int, int]:
     return major, minor
 
 
+def present_capability() -> tuple[int, int] | None:
+    """Return the compute capability of the current or first GPU; None where there is none.
+
+    It makes no context.
+    """
+    device = max(current_device(), 0)
+    try:
+        _checked(_driver().cuInit(0))
+        return compute_capability(device)
+    except RuntimeError:  # no driver, or no GPU
+        return None
+
+
 def device_attribute(device: int, name: str) -> int:
     """Return an attribute of a GPU: ``CU_DEVICE_ATTRIBUTE_`` and `name`."""
     which = getattr(_driver().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")

@@ -303,6 +303,16 @@ def storage_itemsize(stored: object, default: int) -> int:
     return int(getattr(stored, "itemsize", default))
 
 
+def name_of(stored: object) -> str:
+    """Return the name of an array's element type, by the element type of its library or of Numba.
+
+    Types that TMA does not copy have NumPy's names, such as ``"bool"``.
+    """
+    found = stored if isinstance(stored, DType) else _lookup(stored)
+    named = found.name if found else getattr(stored, "name", None)
+    return str(named or stored).removeprefix("torch.")
+
+
 def _lookup(x: object) -> DType | None:
     # Strings are never handed to NumPy: its "u8" has 8 bytes, ours 8 bits.
     if isinstance(x, str):

@@ -1,8 +1,8 @@
 """A compiled kernel: the GPU's code, and what a launch needs beside it; and its bytes in a file.
 
-A file is a line that names the format, a header in JSON, the code (a cubin), and the SHA-256 of all
-bytes before it. The header repeats the key under which the file is found, so that a file under
-another's name is refused. Nothing of a file is executed on the host.
+A file of the cache is a line that names the format, a header in JSON, the code (a cubin), and the
+SHA-256 of all bytes before it. The header repeats the key under which the file is found, so that a
+file under another's name is refused. Nothing of a file is executed on the host.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from numba_tma.host.launch_rules import Requirements
 
@@ -29,24 +30,55 @@ class KernelImage:
     requirements: Requirements
     cooperative: bool
     code: bytes
+    shared: int = 0  #: bytes of dynamic shared memory of its launches
+
+    def header(self) -> dict[str, Any]:
+        """Return everything but the code, in JSON's types."""
+        needs = asdict(self.requirements) | {"blocks": sorted(self.requirements.blocks)}
+        return {
+            "name": self.name,
+            "entry": self.entry,
+            "arguments": self.arguments,
+            "sizes": self.sizes,
+            "requirements": needs,
+            "cooperative": self.cooperative,
+            "shared": self.shared,
+            "code_bytes": len(self.code),
+        }
+
+    @classmethod
+    def from_header(cls, header: dict[str, Any], code: bytes) -> KernelImage:
+        """Return a kernel of a header and code, or raise for what `header` has not written."""
+        if header["code_bytes"] != len(code):
+            raise ValueError("its code has another length")
+        needs, x = header["requirements"], header["requirements"]["cluster"]
+        return cls(
+            name=str(header["name"]),
+            entry=str(header["entry"]),
+            arguments=tuple(map(str, header["arguments"])),
+            sizes=tuple(map(int, header["sizes"])),
+            requirements=Requirements(
+                blocks=frozenset(map(int, needs["blocks"])),
+                line=bool(needs["line"]),
+                cluster=None if x is None else (int(x[0]), int(x[1]), int(x[2])),
+                watched=bool(needs["watched"]),
+            ),
+            cooperative=bool(header["cooperative"]),
+            code=code,
+            shared=int(header["shared"]),
+        )
+
+    def check_count(self, given: int) -> None:
+        """Raise a TypeError unless a launch has as many arguments as the kernel has parameters."""
+        if given != len(self.arguments):
+            raise TypeError(
+                f"{self.name}() takes {len(self.arguments)} arguments "
+                f"({', '.join(self.arguments)}), and is given {given}"
+            )
 
     def to_bytes(self, key: str) -> bytes:
         """Return the bytes of the file for a key."""
-        header = json.dumps(
-            {
-                "key": key,
-                "name": self.name,
-                "entry": self.entry,
-                "arguments": self.arguments,
-                "sizes": self.sizes,
-                "requirements": {
-                    **asdict(self.requirements),
-                    "blocks": sorted(self.requirements.blocks),
-                },
-                "cooperative": self.cooperative,
-                "code_bytes": len(self.code),
-            }
-        ).encode()
+        header = json.dumps({"key": key, **self.header()}).encode()
         body = _MAGIC + b"%0*x" % (_LENGTH, len(header)) + header + self.code
         return body + hashlib.sha256(body).digest()
 
@@ -70,20 +102,4 @@ class KernelImage:
         header = json.loads(bytes(body[start:end]))
         if header["key"] != key:
             raise ValueError("it is the file of another key")
-        if header["code_bytes"] != len(body) - end:
-            raise ValueError("its code has another length")
-        needs, x = header["requirements"], header["requirements"]["cluster"]
-        return cls(
-            name=str(header["name"]),
-            entry=str(header["entry"]),
-            arguments=tuple(map(str, header["arguments"])),
-            sizes=tuple(map(int, header["sizes"])),
-            requirements=Requirements(
-                blocks=frozenset(map(int, needs["blocks"])),
-                line=bool(needs["line"]),
-                cluster=None if x is None else (int(x[0]), int(x[1]), int(x[2])),
-                watched=bool(needs["watched"]),
-            ),
-            cooperative=bool(header["cooperative"]),
-            code=bytes(body[end:]),
-        )
+        return cls.from_header(header, bytes(body[end:]))

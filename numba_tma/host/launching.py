@@ -130,7 +130,7 @@ class Launcher:
     ) -> None:
         self.kernel = kernel
         self._check_kernel()
-        self.names = _parameters(kernel.py_func)
+        self.names = parameters_of(kernel.py_func, "launcher: ")
         self.grid, self.block = checked_extents(grid, block)
         size = None if cluster is None else cluster_size(cluster, "launcher")
         self.cluster = None if size is None else self._check_cluster(size)
@@ -314,12 +314,12 @@ def check_threads(block: Dim3, where: str = "") -> None:
         )
 
 
-def _parameters(function: Callable[..., Any]) -> list[str]:
+def parameters_of(function: Callable[..., Any], where: str = "") -> list[str]:
     """Return the names of a kernel's parameters."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
         raise TypeError(
-            f"launcher: {function.__name__}{inspect.signature(function)} does not have a fixed "
+            f"{where}{function.__name__}{inspect.signature(function)} does not have a fixed "
             "number of arguments: write them one by one"
         )
     return [p.name for p in parameters]

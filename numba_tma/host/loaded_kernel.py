@@ -49,6 +49,14 @@ class LoadedKernel:
             raise DriverError("cuKernelGetAttribute", error)
         return int(most)
 
+    def allow_shared(self, device: int) -> None:
+        """Allow launches on a GPU their dynamic shared memory, which needs a leave above 48 KiB."""
+        driver = _driver()
+        which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        (error,) = driver.cuKernelSetAttribute(which, self.image.shared, self._kernel, device)
+        if error:
+            raise DriverError("cuKernelSetAttribute", error)
+
     def bind(self, configuration: Any, parameters: Parameters) -> Callable[[], tuple[Any]]:
         """Return a launch, which returns the driver's error and reads `parameters` each time."""
         return functools.partial(
@@ -57,14 +65,21 @@ class LoadedKernel:
 
 
 def configuration(
-    grid: Dim3, block: Dim3, cluster: Dim3 | None, stream: int, *, cooperative: bool, pdl: bool
+    grid: Dim3,
+    block: Dim3,
+    cluster: Dim3 | None,
+    stream: int,
+    *,
+    shared: int = 0,
+    cooperative: bool,
+    pdl: bool,
 ) -> Any:
     """Return the driver's configuration of a launch."""
     driver = _driver()
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = grid
     config.blockDimX, config.blockDimY, config.blockDimZ = block
-    config.sharedMemBytes = 0
+    config.sharedMemBytes = shared
     config.hStream = driver.CUstream(stream)
     kinds, attributes = driver.CUlaunchAttributeID, []
     if cluster is not None:

@@ -16,7 +16,7 @@ import numpy as np
 from numba_tma.host.annotations import DeviceArray
 from numba_tma.host.array_interface import (
     byte_strides,
-    contiguous_strides,
+    orders_of,
     read_array,
     readers,
 )
@@ -74,14 +74,7 @@ def _type_of_array(array: DeviceArray) -> str:
         order = "C"
     else:
         strides = byte_strides(tuple(shape), tuple(strides), in_elements, itemsize)
-        order = "".join(
-            letter
-            for letter, contiguous in (
-                ("C", contiguous_strides(tuple(shape), itemsize)),
-                ("F", contiguous_strides(tuple(shape)[::-1], itemsize)[::-1]),
-            )
-            if all(n == 1 or s == c for n, s, c in zip(shape, strides, contiguous))
-        )
+        order = orders_of(tuple(shape), strides, itemsize)
     return f"{library} array {stored} {extents} {order} readonly={readonly}"
 
 

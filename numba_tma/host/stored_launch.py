@@ -106,7 +106,7 @@ class StoredLauncher:
 
         The function holds addresses and does not keep the memory alive: the caller must.
         """
-        found = loaded(self.kernel, arguments, launching_device())
+        found = self._find(arguments)
         if found is None:
             bound: Callable[[], None] = self._as_ordinary().bind(*arguments)
             return bound
@@ -128,6 +128,10 @@ class StoredLauncher:
         parts += [f"cluster={self.cluster}"] * bool(self.cluster)
         parts += [f"stream={self.stream!r}"] * (self.stream is not None) + ["pdl=True"] * self.pdl
         return f"launcher({', '.join(parts)})"
+
+    def _find(self, arguments: tuple[Any, ...]) -> LoadedKernel | None:
+        """Return the code for these arguments; None if only numba-cuda can launch it."""
+        return loaded(self.kernel, arguments, launching_device())
 
     def _as_ordinary(self) -> Any:
         if self._ordinary is None:
@@ -159,8 +163,11 @@ class StoredLauncher:
                 f"{size}: leave cluster out"
             )
         image.requirements.check(self.grid, self.block)
+        if image.shared:
+            found.allow_shared(launching_device())
         made = self._configured[found] = configuration(
             *(self.grid, self.block, self.cluster, self._handle),
+            shared=image.shared,
             cooperative=image.cooperative,
             pdl=self.pdl,
         )
@@ -170,11 +177,7 @@ class StoredLauncher:
         self, image: KernelImage, arguments: tuple[Any, ...], given: Parameters
     ) -> None:
         """Raise unless the kernel can be launched so, with these arguments."""
-        if len(arguments) != len(image.arguments):
-            raise TypeError(
-                f"{image.name}() takes {len(image.arguments)} arguments "
-                f"({', '.join(image.arguments)}), and is given {len(arguments)}"
-            )
+        image.check_count(len(arguments))
         if given.sizes != image.sizes:
             raise RuntimeError(
                 f"{image.name}() has parameters of {image.sizes} B, and its arguments are "

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import pkgutil
 import re
 import shutil
 import subprocess
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
+from numba_tma.host.annotations import ComputeCapability, Signature
 from numba_tma.host.environment import simulated
-from numba_tma.host.process_bound import new_in_children
-
-ComputeCapability = tuple[int, int] | tuple[int, int, str]
 
 _TOOL_SECONDS = 300
-#: Held while Numba's current device is another.
-_substituting = new_in_children(threading.RLock)
 _PTX_OPTIONS = ("debug", "lineinfo", "device", "fastmath", "opt", "forceinline", "launch_bounds")
 
 
 def compile_ptx(
     kernel: Callable[..., Any],
-    signature: Any,
+    signature: Signature,
     cc: ComputeCapability = (9, 0, "a"),
     **options: Any,
 ) -> str:
@@ -58,28 +49,16 @@ def compile_ptx(
         )
     from numba import cuda
 
+    from numba_tma.backend.compiler import compiling_for
+
     decorated: dict[str, Any] = getattr(kernel, "targetoptions", {})
     chosen = {name: decorated[name] for name in _PTX_OPTIONS if name in decorated} | options
     # Numba compiles Python-bodied device functions (jit(device=True), overloads) for the current
-    # device, not for `cc`, and asks for that device at this one name.
+    # device, and not for `cc`.
     cc = (*cc, "") if len(cc) == 2 else cc  # two parts stand for a GPU's own target
-    with _compiling_for(SimpleNamespace(compute_capability=cc)):
+    with compiling_for(cc):
         ptx, _ = cuda.compile_ptx(getattr(kernel, "py_func", kernel), signature, cc=cc, **chosen)
     return str(ptx)
-
-
-@contextmanager
-def _compiling_for(device: object) -> Iterator[None]:
-    """Let Numba take `device` for the current one, in this thread alone."""
-    name = "numba.cuda.dispatcher.get_current_device"
-    with _substituting:
-        thread, current = threading.get_ident(), pkgutil.resolve_name(name)
-
-        def answer() -> Any:
-            return device if threading.get_ident() == thread else current()
-
-        with mock.patch(name, answer):
-            yield
 
 
 def instructions(ptx: str) -> list[str]:

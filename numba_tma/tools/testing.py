@@ -13,8 +13,8 @@ import unittest
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from numba_tma.host.annotations import ComputeCapability as ComputeCapability
 from numba_tma.host.environment import simulated
-from numba_tma.tools.assembling import ComputeCapability as ComputeCapability
 from numba_tma.tools.assembling import PtxasError as PtxasError
 from numba_tma.tools.assembling import PtxasReport as PtxasReport
 from numba_tma.tools.assembling import compile_ptx as compile_ptx

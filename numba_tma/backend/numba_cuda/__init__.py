@@ -9,7 +9,8 @@
   around type inference; `handles`: what `releases` looks for;
 - `body_compiler`, `body_lowering`, `translation`, `shortcuts`: short compiles;
 - `initialization`: threads wait for the driver's initialisation;
-- `cache`: the library's part of the disk cache's key.
+- `cache`: the library's part of the disk cache's key;
+- `images`, `targeting`: kernels compiled for the cache and for `export`, which nothing loads.
 
 The simulator runs none of these modules: there, the same functions and classes are ordinary Python.
 """
@@ -75,6 +76,7 @@ from numba_tma.backend.numba_cuda.object_types import (
 )
 from numba_tma.backend.numba_cuda.objects import NativeMethod, describe, native_method
 from numba_tma.backend.numba_cuda.registration import LOWERED, register_declared
+from numba_tma.backend.numba_cuda.targeting import compiling_for
 from numba_tma.backend.numba_cuda.vectors import OPERATORS, VectorType, pack, unpack
 from numba_tma.backend.numba_cuda.watching import current_line, is_compiling, watch
 
@@ -109,6 +111,7 @@ __all__ = [
     "check_shared_size",
     "claim_columns",
     "compile_target",
+    "compiling_for",
     "core_models",
     "current_line",
     "describe",

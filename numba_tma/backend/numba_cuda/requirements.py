@@ -92,3 +92,8 @@ def parameter_sizes(ptx: str, entry: str) -> tuple[int, ...]:
         raise RuntimeError(f"the PTX of {entry} declares no such kernel")
     found = re.findall(r"\.param\s[^,]*?\.[busf](\d+)(?:\s[^,\[]*)?(?:\[(\d+)\])?", declared[1])
     return tuple(int(count or 1) * int(bits) // 8 for bits, count in found)
+
+
+def has_dynamic_shared(ptx: str) -> bool:
+    """Return whether a kernel has shared memory whose size its launch gives."""
+    return ".extern .shared" in ptx

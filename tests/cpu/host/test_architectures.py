@@ -7,7 +7,15 @@ import pytest
 
 import numba_tma
 from numba_tma.host import architectures as arch
-from numba_tma.host.architectures import TARGETS, at_least, only, parts, refusal, runs_on
+from numba_tma.host.architectures import (
+    TARGETS,
+    at_least,
+    loads_on,
+    only,
+    parts,
+    refusal,
+    runs_on,
+)
 from numba_tma.tools.testing import PtxasError, ptxas
 
 #: The sets as the table of facts has them.
@@ -73,6 +81,17 @@ def test_names_are_the_sets_names():
 )
 def test_where_code_of_a_target_runs(target, gpus):
     assert [n for n in arch.ARCHITECTURES if runs_on(target, n)] == gpus
+
+
+@pytest.mark.parametrize(
+    ("target", "gpus"),
+    [
+        *(("80", [80, 89]), ("89", [89]), ("90", [90]), ("90a", [90]), ("100", [100, 103, 107])),
+        *(("103", [103, 107]), ("100a", [100]), ("100f", [100, 103, 107]), ("120", [120, 121])),
+    ],
+)
+def test_where_a_cubin_of_a_target_loads(target, gpus):
+    assert [n for n in arch.ARCHITECTURES if loads_on(target, n)] == gpus
 
 
 def test_an_architecture_outside_the_table_has_what_all_have():

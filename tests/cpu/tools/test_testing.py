@@ -326,12 +326,14 @@ def test_threads_compile_at_once_and_leave_numba_as_it_was():
 def test_other_threads_see_the_current_device_while_one_compiles():
     from numba.cuda import dispatcher
 
+    from numba_tma.backend.compiler import compiling_for
+
     seen = []
     with mock.patch.object(dispatcher, "get_current_device", lambda: "current"):
-        with assembling._compiling_for("another"):
-            seen.append(dispatcher.get_current_device())
+        with compiling_for((9, 0, "a")):
+            seen.append(dispatcher.get_current_device().compute_capability)
             worker = threading.Thread(target=lambda: seen.append(dispatcher.get_current_device()))
             worker.start()
             worker.join()
         seen.append(dispatcher.get_current_device())
-    assert seen == ["another", "current", "current"]
+    assert seen == [(9, 0, "a"), "current", "current"]
