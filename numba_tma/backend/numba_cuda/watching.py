@@ -56,8 +56,8 @@ def watch(
 
     CALLED.append(before_body)
     LABELLED.append(labelled)
-    for lower in (lowering.Lower, LeanLower):
-        lower.lower_inst = _watched(lower.lower_inst, synchronises)
+    lowering.Lower.lower_inst = _watched(lowering.Lower.lower_inst, synchronises)
+    setattr(LeanLower, "lower_inst", _watched(LeanLower.lower_inst, synchronises))  # noqa: B010
 
 
 def _watched(
