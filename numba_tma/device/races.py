@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numba_tma.backend.interface import device_function, native, u32
 from numba_tma.host.environment import debug_seed
-from numba_tma.host.races import BLOCKS, CAPACITY, EVENT_WORDS, HEADER, SEEN
+from numba_tma.host.races import BLOCKS, CAPACITY, EVENT_WORDS, SEEN
 from numba_tma.ptx import (
     atom_add_u32,
     atom_exch_b32,
@@ -38,8 +38,14 @@ SEED = debug_seed()
 
 
 @native
-def log_word(index: int) -> int:
-    """Return the global address of a word of the log."""
+def header_word(index: int) -> int:
+    """Return the global address of a word of the log's header."""
+    raise NotImplementedError
+
+
+@native
+def event_word(index: int) -> int:
+    """Return the address of a word of the log's events, in mapped memory."""
     raise NotImplementedError
 
 
@@ -65,7 +71,7 @@ def is_tracked(slot: int) -> bool:
 @device_function
 def seen_word(slot: int, warp: int, index: int) -> int:
     """Return the address of a word of a warp: its epoch is word 0."""
-    return log_word(u32(u32(64) + (slot * u32(32) + warp) * u32(SEEN) + index))
+    return header_word(u32(u32(64) + (slot * u32(32) + warp) * u32(SEEN) + index))
 
 
 @device_function
@@ -83,9 +89,9 @@ def write_event(
     # If ptxas knew that this is 1, it would add up the lanes, in a register that diverged lanes of
     # a warp share.
     one = u32(lanemask_eq() >> laneid())
-    number = atom_add_u32(log_word(u32(0)), one)
+    number = atom_add_u32(header_word(u32(0)), one)
     if number < u32(CAPACITY):
-        start = log_word(u32(u32(HEADER) + number * u32(EVENT_WORDS)))
+        start = event_word(u32(number * u32(EVENT_WORDS)))
         rank = u32(getctarank(located))
         warps = u32(u32(ntid_x() * ntid_y() * ntid_z() + u32(31)) >> 5)
         block = u32((ctaid_z() * nctaid_y() + ctaid_y()) * nctaid_x() + ctaid_x())

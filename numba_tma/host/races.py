@@ -82,12 +82,11 @@ EVENT = np.dtype(
 
 #: Only these blocks of a grid are tracked, and so many events of a launch are kept.
 BLOCKS, CAPACITY = 32, 1 << 21
-#: Words before the events: the number of events, and for each warp its epoch and the latest
+#: Words beside the events: the number of events, and for each warp its epoch and the latest
 #: accesses of the epoch, by hash.
 SEEN = 256
 HEADER = 64 + BLOCKS * 32 * SEEN
 EVENT_WORDS = EVENT.itemsize // 4
-NUM_LOG_WORDS = HEADER + CAPACITY * EVENT_WORDS
 LOG_WITHOUT_GPU = NO_GPU + 64 * NUM_WORDS
 
 # --------------------------------------------------------------------- compile-time tables
@@ -121,30 +120,53 @@ def label_number(function: object, owner: object) -> int:
 
 
 @functools.cache
-def _log() -> Any:
-    """Return the log's words on the current GPU."""
+def _header() -> Any:
+    """Return the words of the header on the current GPU, whose atomics are fast there."""
     from numba import cuda
 
-    return cuda.to_device(np.zeros(NUM_LOG_WORDS, np.uint32))
+    return cuda.to_device(np.zeros(HEADER, np.uint32))
 
 
 @functools.cache
-def log_address() -> int:
-    """Return the address of the log's words, which is compiled into kernels."""
+def _events() -> np.ndarray[Any, Any]:
+    """Return the slots of events, in mapped memory: it outlives a launch that fails."""
     from numba import cuda
 
-    return (
-        int(_log().__cuda_array_interface__["data"][0]) if cuda.is_available() else LOG_WITHOUT_GPU
-    )
+    words = np.asarray(memoryview(cuda.mapped_array(CAPACITY * EVENT_WORDS, np.uint32)))
+    words[:] = 0
+    return words.view(EVENT)
+
+
+@functools.cache
+def header_address() -> int:
+    """Return the address of the header, which is compiled into kernels."""
+    from numba import cuda
+
+    if not cuda.is_available():
+        return LOG_WITHOUT_GPU
+    return int(_header().__cuda_array_interface__["data"][0])
+
+
+@functools.cache
+def events_address() -> int:
+    """Return the address of the events, which is compiled into kernels."""
+    from numba import cuda
+
+    # Under unified addressing the host and every GPU reach pinned memory at one address.
+    return int(_events().ctypes.data) if cuda.is_available() else LOG_WITHOUT_GPU + 4 * HEADER
+
+
+def _number() -> int:
+    """Return how many slots of events have been taken."""
+    return int(_header()[:1].copy_to_host()[0])
 
 
 def clear_log() -> None:
     """Forget all events. No kernel in races mode may be running."""
     from numba import cuda
 
-    log = _log()
-    used = HEADER + min(int(log[:1].copy_to_host()[0]), CAPACITY) * EVENT_WORDS
-    log[:used].copy_to_device(np.zeros(used, np.uint32))
+    _events()[: _number()] = 0
+    _header().copy_to_device(np.zeros(HEADER, np.uint32))
     cuda.synchronize()
 
 
@@ -153,13 +175,19 @@ def read_log() -> tuple[np.ndarray[Any, Any], int]:
 
     They did not fit, or their slots were taken and not written: a slot that is clear has no event.
     """
-    log = _log()
-    number = int(log[:1].copy_to_host()[0])
-    kept = min(number, CAPACITY)
-    words = log[HEADER : HEADER + max(kept, 1) * EVENT_WORDS].copy_to_host()
-    events = words.view(EVENT)[:kept]
-    written = events[events["kind"] != 0]
+    number = _number()
+    written = _written(number)
     return written, number - len(written)
+
+
+def read_log_after_failure() -> np.ndarray[Any, Any]:
+    """Return the events of a launch that failed and took the header along with its context."""
+    return _written(CAPACITY)
+
+
+def _written(number: int) -> np.ndarray[Any, Any]:
+    events = _events()[:number]
+    return events[events["kind"] != 0]
 
 
 # --------------------------------------------------------------------------- exceptions

@@ -22,7 +22,7 @@ from numba_tma.host import races
 from numba_tma.host.race_judgement import clusters_of
 from numba_tma.host.races import Kind
 from tests.gpu import sanitized
-from tests.gpu.worker import Worker, WorkerLost, on_gpu
+from tests.gpu.worker import LastWord, Worker, WorkerLost, on_gpu
 from tests.mutants.mutants import MUTANTS, PROGRAMS
 from tests.mutants.table import built, run
 
@@ -78,6 +78,8 @@ def broken(name):
         for _ in range(3):
             launch(mutant.program, mutant.build())
     except tma.PipelineError as error:
+        if error.__cause__:  # the device ended the launch
+            raise LastWord(hazards(error)) from error
         return hazards(error)
     return None
 

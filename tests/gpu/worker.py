@@ -48,7 +48,9 @@ class Worker:
             self._start()
         self.pipe.send((case, args, kwargs, limit))
         kind, value = self._answer(limit)
-        if kind == "returned":
+        if kind == "last":
+            self.stop()
+        if kind in ("returned", "last"):
             return value
         given = [*map(repr, args), *(f"{name}={kwargs[name]!r}" for name in kwargs)]
         text = f"in the worker process, {'.'.join(case)}({', '.join(given)}):\n{value}"
@@ -84,6 +86,10 @@ class Worker:
         except (EOFError, ConnectionError):
             self.process.join()
             return "lost", f"the process died with exit code {self.process.exitcode}"
+
+
+class LastWord(Exception):
+    """Raised by a case that has lost the device, with what it returns: its process ends."""
 
 
 WORKER = Worker()
@@ -122,6 +128,8 @@ def _serve(pipe: Connection) -> None:
             value = CASES[case](*args, **kwargs)
             cuda.synchronize()  # an error of a kernel belongs to the case that launched it
             answer = ("returned", value)
+        except LastWord as said:
+            answer = ("last", *said.args)
         except AssertionError:
             answer = ("failed", traceback.format_exc())
         except BaseException:  # pytest's own outcomes too

@@ -31,7 +31,7 @@ from numba_tma.backend.lowering.waiting import WAITS, nbytes_of
 from numba_tma.device import races
 from numba_tma.host.debug import MARKER, Site, site_number
 from numba_tma.host.environment import racing
-from numba_tma.host.races import Kind, label_number, line_number, log_address
+from numba_tma.host.races import Kind, events_address, header_address, label_number, line_number
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._instruction import Instruction
 
@@ -40,17 +40,21 @@ _ALL = ir.Constant(I32, 0xFFFFFFFF)
 _WAITING = "numba_tma.device.waiting"
 
 
-def _lower_log_word(
-    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
-) -> Any:
-    # A launch recognises a kernel in debug mode by the comment.
-    asm = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), f"// {MARKER}", "", side_effect=True)
-    builder.call(asm, [])
-    offset = builder.shl(builder.zext(args[0], I64), ir.Constant(I64, 2))
-    return builder.add(offset, ir.Constant(I64, log_address()))
+def _word_after(address: Callable[[], int]) -> Callable[..., Any]:
+    """Return the lowering of the address of a word, by its number."""
+
+    def lower(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
+        # A launch recognises a kernel in debug mode by the comment.
+        asm = ir.InlineAsm(ir.FunctionType(ir.VoidType(), []), f"// {MARKER}", "", side_effect=True)
+        builder.call(asm, [])
+        offset = builder.shl(builder.zext(args[0], I64), ir.Constant(I64, 2))
+        return builder.add(offset, ir.Constant(I64, address()))
+
+    return lower
 
 
-compiler.instruction_function(races.log_word, lambda index: signature(U64, U32), _lower_log_word)
+for _word, _address in ((races.header_word, header_address), (races.event_word, events_address)):
+    compiler.instruction_function(_word, lambda index: signature(U64, U32), _word_after(_address))
 
 
 # ------------------------------------------------------------------------------- events

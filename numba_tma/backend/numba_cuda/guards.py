@@ -63,8 +63,10 @@ def _watch(
         result = launch(args, griddim, blockdim, stream, *rest)
         try:
             cuda.synchronize()
-        except Exception as error:  # the context is lost; the records before the error are not
+        except Exception as error:  # the context is lost; what was written before it is not
             records.check(error)
+            if racing():
+                race_check.check_after_failure(griddim, error)
             raise
         if racing():
             race_check.check(griddim, records.records())

@@ -25,6 +25,13 @@ def check(grid: Sequence[int], records: Sequence[Record]) -> None:
         raise races.error_of_races(found, records, lost)
 
 
+def check_after_failure(grid: Sequence[int], cause: BaseException) -> None:
+    """Raise a `PipelineRace` for the races before the error that ended the launch, if any."""
+    events = races.read_log_after_failure()
+    if found := races_of(events, (*grid, 1, 1), _SITES, names_of, ended=False):
+        raise races.error_of_races(found, (), 0) from cause
+
+
 def names_of(label: int, base: int, barriers: int) -> tuple[list[tuple[int, str]], int]:
     """Return (shared address, name) of a pipeline's tiles and barriers, and the tiles' bytes.
 

@@ -474,6 +474,20 @@ def test_what_was_recorded_explains_a_fault(monkeypatch):
         guards._watch(buffer_with(monkeypatch), (), 1, 32, 0, 0)
 
 
+def test_races_before_a_fault_explain_it(monkeypatch):
+    fault, race = RuntimeError("launch failure"), tma.PipelineError("EarlyRead")
+    monkeypatch.setattr(guards.cuda, "synchronize", mock.Mock(side_effect=fault))
+    monkeypatch.setattr(guards, "racing", lambda: True)
+    monkeypatch.setattr(guards, "race_check", mock.Mock())
+    check = guards.race_check.check_after_failure
+    with pytest.raises(RuntimeError, match="launch failure"):
+        guards._watch(buffer_with(monkeypatch), (), (2, 3), 32, 0, 0)
+    check.assert_called_once_with((2, 3), fault)
+    check.side_effect = race
+    with pytest.raises(tma.PipelineError, match="EarlyRead"):
+        guards._watch(buffer_with(monkeypatch), (), (2, 3), 32, 0, 0)
+
+
 def test_a_stream_that_is_captured_is_refused(monkeypatch):
     with pytest.raises(RuntimeError, match="a stream that is being captured cannot be waited for"):
         guards._watch(buffer_with(monkeypatch), (), 1, 32, "capturing", 0)

@@ -20,9 +20,10 @@ from numba_tma.host.races import (
     HEADER,
     SEEN,
     Kind,
+    events_address,
+    header_address,
     label_number,
     line_in_words,
-    log_address,
 )
 from numba_tma.pipeline.launch_control import label_answers
 from numba_tma.pipeline.ordered import label_turns
@@ -47,8 +48,8 @@ def special(cluster, clusters, rank, blocks):
 
 def events(machine):
     """Return the log's events."""
-    number = int.from_bytes(machine.peek(log_address(), 4), "little")
-    raw = machine.peek(log_address() + 4 * HEADER, EVENT.itemsize * min(number, CAPACITY))
+    number = int.from_bytes(machine.peek(header_address(), 4), "little")
+    raw = machine.peek(events_address(), EVENT.itemsize * min(number, CAPACITY))
     return np.frombuffer(raw, EVENT)
 
 
@@ -165,9 +166,9 @@ def test_an_access_is_logged_unless_it_was_the_last_of_its_kind_to_these_16_byte
         assert {(e["slot"], e["warp"]) for e in found} == {(block, thread // 32)}
         # Nothing but the warp's own words, the log's, and the number of its events.
         words = {
-            (at - log_address()) // 4
+            (at - header_address()) // 4
             for at, value in machine.memory.items()
-            if at >= log_address() and before.get(at) != value
+            if at >= header_address() and before.get(at) != value
         }
         own = 64 + (block * 32 + thread // 32) * SEEN
         assert all(w == 0 or w >= HEADER or own <= w < own + SEEN for w in words)

@@ -9,6 +9,7 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
+from numba_tma.backend.numba_cuda import race_check
 from numba_tma.host import environment, races
 from numba_tma.host.debug import Site
 from numba_tma.host.race_judgement import races_of, without_repeats
@@ -264,24 +265,59 @@ class DeviceWords:
     def copy_to_host(self):
         return self.words.copy()
 
+    def copy_to_device(self, words):
+        self.words[:] = words
+
 
 def test_the_log_has_words_for_its_header_and_every_event(monkeypatch):
     monkeypatch.setattr(cuda, "to_device", lambda words: words)
-    words = races._log.__wrapped__()
-    assert (words.dtype, words.size) == (np.uint32, HEADER + races.CAPACITY * EVENT_WORDS)
-    assert 4 * EVENT_WORDS == EVENT.itemsize
+    monkeypatch.setattr(cuda, "mapped_array", lambda size, kind: np.full(size, 7, kind))
+    header, slots = races._header.__wrapped__(), races._events.__wrapped__()
+    assert (header.dtype, header.size) == (np.uint32, HEADER)
     assert HEADER == 64 + 32 * 32 * races.SEEN  # for each warp of each tracked block
-    assert not words.any()
+    assert (slots.dtype, slots.size) == (EVENT, races.CAPACITY)
+    assert 4 * EVENT_WORDS == EVENT.itemsize
+    assert not header.any() and not slots.view(np.uint32).any()
 
 
-def test_slots_without_an_event_are_counted(monkeypatch):
-    log = np.array([read(0), (0,) * len(EVENT), write(1), read(1)], EVENT)
-    words = np.concatenate([np.zeros(HEADER, np.uint32), log.view(np.uint32)])
-    words[0] = 3
-    assert len(words) == HEADER + 4 * EVENT_WORDS
-    monkeypatch.setattr(races, "_log", lambda: DeviceWords(words))
+@pytest.fixture
+def log(monkeypatch):
+    """Return the slots of a log, of which three are taken and the second is not written."""
+    slots = np.array([read(0), (0,) * len(EVENT), write(1), read(1)], EVENT)
+    header = np.zeros(HEADER, np.uint32)
+    header[0] = 3
+    monkeypatch.setattr(races, "_header", lambda: DeviceWords(header))
+    monkeypatch.setattr(races, "_events", lambda: slots)
+    monkeypatch.setattr(cuda, "synchronize", lambda: None)
+    return slots
+
+
+def test_slots_without_an_event_are_counted(log):
     events, lost = races.read_log()
     assert events["kind"].tolist() == [Kind.READ, Kind.WRITE] and lost == 1
+
+
+def test_the_events_before_a_failure_are_all_that_were_written(log, monkeypatch):
+    monkeypatch.setattr(races, "_header", lambda: pytest.fail("it is gone with its context"))
+    kinds = races.read_log_after_failure()["kind"].tolist()
+    assert kinds == [Kind.READ, Kind.WRITE, Kind.READ]
+
+
+def test_a_race_before_a_failure_is_raised_from_it(monkeypatch):
+    fault = RuntimeError("launch failure")
+    written = np.array([*START, *FILL, read(1), *FILL], EVENT)
+    monkeypatch.setattr(races, "read_log_after_failure", lambda: written)
+    with pytest.raises(races.PipelineRace) as caught:
+        race_check.check_after_failure((8, 1, 1), fault)
+    assert caught.value.__cause__ is fault and caught.value.races
+    monkeypatch.setattr(races, "read_log_after_failure", lambda: written[:0])
+    assert race_check.check_after_failure((8, 1, 1), fault) is None
+
+
+def test_a_log_that_is_cleared_has_no_event(log):
+    races.clear_log()
+    assert races.read_log()[1] == 0 and not log[:3].view(np.uint32).any()
+    assert log[3]["kind"] == Kind.READ  # beyond what was taken
 
 
 def test_the_steps_before_a_race():
