@@ -25,7 +25,7 @@ def run(command, folder, **environment):
         capture_output=True,
         text=True,
         timeout=120,
-        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])} | environment,
     )
     assert done.returncode == 0, f"status {done.returncode}: {done.stdout}{done.stderr}"
     return done.stdout
