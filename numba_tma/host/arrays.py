@@ -90,9 +90,8 @@ class Array:
             array lies on a GPU that the current one cannot access, or in memory that was freed.
         """
         subject = f"{function}(): {name}"
-        address, shape, strides, stored, in_elements, readonly, owner, exported = reading_of(
-            array, subject
-        )
+        view, owner, exported = reading_of(array, subject)
+        address, shape, strides, stored, in_elements, readonly = view
         found = _element_type(subject, stored, dtype)
         shape = tuple(int(extent) for extent in shape)
         if 0 in shape:  # libraries give empty arrays any strides and any address
@@ -281,6 +280,10 @@ class Array:
         ValueError
             If the last axis is not contiguous, or no single stride leads through all rows.
         """
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> Array:
         if not self.shape or not self.has_contiguous_rows:
             raise self.error(
                 f"has shape {self.shape} and strides {self.strides} B: its last axis must be "
@@ -378,7 +381,7 @@ class Array:
         """Return what `read_array` returns of other arrays; its element type is a `DType`."""
         owner = self.as_numpy() if simulated() else self
         place = self.address, self.shape, self.strides, self.dtype, False
-        return *place, self.readonly, owner, None
+        return (*place, self.readonly), owner, None
 
 
 _U8 = as_dtype("u8")

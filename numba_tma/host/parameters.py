@@ -7,8 +7,9 @@ differs in nothing but a stride may be compiled for once more.
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,10 @@ class Unsupported(TypeError):
     """An argument that only the compiler's package can pass."""
 
 
+#: Describes a class, or what a map is compiled to, once.
+_described_once: Callable[[object], str] = functools.lru_cache(4096)(described)
+
+
 def type_of(argument: object) -> str:
     """Return the text of an argument's type, or raise `Unsupported`."""
     cls = type(argument)
@@ -50,21 +55,21 @@ def type_of(argument: object) -> str:
     if cls in _FORMATS:
         return cls.__name__
     if isinstance(argument, TensorMap):
-        return f"map {described((cls, argument.kind))}"
+        return f"map {_described_once((cls, argument.kind))}"
     if isinstance(argument, TensorMapArray):
         return f"maps {type_of(argument.maps[0])}"
     if isinstance(argument, tuple):
         names = getattr(argument, "_fields", ())
-        return f"{described(cls)}{names}({', '.join(map(type_of, argument))})"
+        return f"{_described_once(cls)}{names}({', '.join(map(type_of, argument))})"
     return _type_of_array(argument)
 
 
 def _type_of_array(array: DeviceArray) -> str:
     try:
-        reading = readers.get(type(array), read_array)(array)
+        view, *_ = readers.get(type(array), read_array)(array)
     except TypeError as error:
         raise Unsupported(str(error)) from None
-    _, shape, strides, stored, in_elements, readonly, *_ = reading
+    _, shape, strides, stored, in_elements, readonly = view
     itemsize = storage_itemsize(stored, 0)
     if not itemsize:
         raise Unsupported(f"an array of {stored}")
@@ -96,7 +101,7 @@ def _flat(argument: Any) -> Iterator[tuple[str, Any]]:
 
 def _flat_array(array: DeviceArray) -> Iterator[tuple[str, Any]]:
     """Yield the fields of Numba's model of an array."""
-    address, shape, strides, stored, in_elements, *_ = readers.get(type(array), read_array)(array)
+    address, shape, strides, stored, in_elements, _ = readers.get(type(array), read_array)(array)[0]
     itemsize, extents = storage_itemsize(stored, 0), tuple(map(int, shape))
     strides = byte_strides(extents, strides and tuple(strides), in_elements, itemsize)
     count = 1

@@ -118,18 +118,16 @@ def tensor_map(
     if dtype is not None:
         dtype = option_dtype("tensor_map", dtype)
     try:  # `reading_of`, without a call: a map in the cache costs a microsecond
-        reading = readers.get(type(array), read_array)(array)
+        view, array, owner = readers.get(type(array), read_array)(array)
     except NoDeviceArray as error:
         raise TypeError(f"tensor_map: array {error}") from None
-    address, shape, strides, stored, strides_in_elements, _, array, owner = reading
     options: tuple[Any, ...] = (
         *(tile_or_box, swizzle, l2_promotion, oob_fill, element_strides),
         *(interleave, dtype, overwrite_padding, fold),
     )
     device = SIMULATED if simulated() else current_device()
-    place = address, shape, strides, stored, strides_in_elements
     try:
-        encoding = encode(device, *place, *options)
+        encoding = encode(device, *view[:5], *options)
     except TypeError:  # perhaps of an option without a hash
         check_kinds(MapOptions(*options))
         raise
@@ -267,9 +265,8 @@ class TensorMap(ProcessBound, KernelArgument):
         ValueError
             When `array` differs in more than its address, or its address breaks a rule.
         """
-        reading = reading_of(array, "replace_address: array")
-        encoding = with_address(self._encoding, reading[:5])
-        return type(self)(*reading[6:], encoding)
+        view, array, owner = reading_of(array, "replace_address: array")
+        return type(self)(array, owner, with_address(self._encoding, view[:5]))
 
     def explain(self) -> str:
         """Describe a copy through the map, and the rules that the map meets, axis by axis."""

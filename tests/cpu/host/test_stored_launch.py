@@ -1,5 +1,6 @@
 """Launches of cached kernels without a GPU: what is loaded, compiled, passed and refused."""
 
+import collections
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from cuda.bindings import driver as bindings
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.host import cache_files, kernel_store, stored_launch
+from numba_tma.host import cache_files, kernel_key, kernel_store, stored_launch
 from numba_tma.host import driver as _driver
 from numba_tma.host.parameters import Unsupported, type_of
 from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
@@ -343,6 +344,19 @@ def test_maps_are_told_apart_by_their_tiles(gpu):
     texts = {type_of(one) for one in maps}
     assert len(texts) == 2
     assert type_of(tma.tensor_map(Array(5, (128, 64), "f4"), TILE)) == type_of(maps[0])
+
+
+def test_what_maps_and_tuples_are_compiled_to_is_described_once(gpu, monkeypatch):
+    """A call at other addresses has other maps, of kinds that are known."""
+    pair = collections.namedtuple("pair", "x n")
+
+    def arguments(place):
+        map_ = tma.tensor_map(Array(place, (64, 64), "f4"), TILE)
+        return pair(Array(place, (64, 64), "f4"), 1), map_
+
+    texts = [type_of(argument) for argument in arguments(1)]
+    monkeypatch.setattr(kernel_key._Description, "of", lambda *given: pytest.fail("again"))
+    assert [type_of(argument) for argument in arguments(7)] == texts
 
 
 @pytest.mark.parametrize("argument", [None, "x", 1j, object(), np.zeros(3), 2**64, [1]])
