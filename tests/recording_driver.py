@@ -175,6 +175,9 @@ CALLS = {
 }
 
 
+WATCHED = ("numba_tma", "numba", "llvmlite", "cuda")  #: packages whose modules are shown
+
+
 def main() -> None:
     """Make each call once."""
     import numba_tma
@@ -185,14 +188,14 @@ def main() -> None:
         from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
 
         compiles = hopper_that_loads_nothing()
-    times = {}
+    times, imported = {}, {}
     with RecordingDriver().installed() as recorded, compiles:
         for name, call in CALLS.items():
             start = time.perf_counter()
             call()
             times[name] = time.perf_counter() - start
+            imported[name] = sorted(m for m in sys.modules if m.split(".")[0] in WATCHED)
     shown = [{**vars(one), "packed": [p.hex() for p in one.packed]} for one in recorded.launches]
-    imported = sorted({"numba", "llvmlite", "cuda.core", "numba_tma.simulator"} & set(sys.modules))
     print(json.dumps({"launches": shown, "imported": imported, "seconds": times}))
 
 

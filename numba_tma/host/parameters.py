@@ -21,10 +21,9 @@ from numba_tma.host.array_interface import (
     read_array,
     readers,
 )
+from numba_tma.host.backend import KernelArgument
 from numba_tma.host.dtypes import storage_itemsize
 from numba_tma.host.kernel_key import described
-from numba_tma.host.tensor_map import TensorMap
-from numba_tma.host.tensor_map_array import TensorMapArray
 
 _ALIGNMENT = 64  # of a tensor map
 _MAP_BYTES = 128
@@ -54,10 +53,8 @@ def type_of(argument: object) -> str:
         return "int" if argument < 1 << 63 else "uint64"
     if cls in _FORMATS:
         return cls.__name__
-    if isinstance(argument, TensorMap):
-        return f"map {_described_once((cls, argument.kind))}"
-    if isinstance(argument, TensorMapArray):
-        return f"maps {type_of(argument.maps[0])}"
+    if isinstance(argument, KernelArgument) and (given := argument._launch_parameter_):
+        return _described_once(given.kind)
     if isinstance(argument, tuple):
         names = getattr(argument, "_fields", ())
         return f"{_described_once(cls)}{names}({', '.join(map(type_of, argument))})"
@@ -88,10 +85,8 @@ def _flat(argument: Any) -> Iterator[tuple[str, Any]]:
     cls = type(argument)
     if cls in _FORMATS:
         yield _FORMATS[cls] if cls is not int or argument < 1 << 63 else "Q", argument
-    elif isinstance(argument, TensorMap):
-        yield f"{_MAP_BYTES}s", argument.encoded
-    elif isinstance(argument, TensorMapArray):
-        yield "Q", argument.address
+    elif isinstance(argument, KernelArgument) and (given := argument._launch_parameter_):
+        yield given.form, given.value
     elif isinstance(argument, tuple):
         for item in argument:
             yield from _flat(item)

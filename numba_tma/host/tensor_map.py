@@ -12,9 +12,9 @@ from numba_tma.host.annotations import (
     SharedMemory,
 )
 from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, reading_of
-from numba_tma.host.backend import KernelArgument, in_kernels
+from numba_tma.host.backend import KernelArgument, LaunchParameter, in_kernels
 from numba_tma.host.boxes import Copies
-from numba_tma.host.driver import bytes_of, current_device
+from numba_tma.host.driver import NBYTES, bytes_of, current_device
 from numba_tma.host.dtypes import DType
 from numba_tma.host.encoding import (
     SIMULATED,
@@ -31,7 +31,6 @@ from numba_tma.host.encoding import (
     with_address,
 )
 from numba_tma.host.environment import simulated
-from numba_tma.host.explain import explain
 from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.process_bound import ProcessBound
@@ -225,6 +224,10 @@ class TensorMap(ProcessBound, KernelArgument):
         return self._encoding.partial_rows
 
     @property
+    def _launch_parameter_(self) -> LaunchParameter:
+        return LaunchParameter((type(self), self.kind), f"{NBYTES}s", self.encoded)
+
+    @property
     def kind(self) -> tuple[Any, ...]:
         """Properties of the map that a kernel is compiled for."""
         return kind_of(self)
@@ -270,6 +273,8 @@ class TensorMap(ProcessBound, KernelArgument):
 
     def explain(self) -> str:
         """Describe a copy through the map, and the rules that the map meets, axis by axis."""
+        from numba_tma.host.explain import explain  # which few maps are asked for
+
         return explain(self._encoding)
 
     def load(

@@ -12,8 +12,8 @@ import numpy as np
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array
 from numba_tma.host.cached_kernel import shipped
-from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.values import FLAG, POSITIVE, checked, is_whole, optional
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels._host.device import fewest_in_same_waves, has_tcgen05, sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels.attention.arguments import OptionalArguments

@@ -18,7 +18,7 @@ from numba_tma.host import driver as _driver
 from numba_tma.host.parameters import Unsupported, type_of
 from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
 from tests.cpu.host.test_launcher import NUMBERS, device_array
-from tests.recording_driver import Array, RecordingDriver
+from tests.recording_driver import CALLS, Array, RecordingDriver
 
 ROOT = Path(__file__).parents[3]
 TILE = tma.Tile((8, 32), "f32")
@@ -367,6 +367,19 @@ def test_other_arguments_are_left_to_the_compilers_package(argument):
 
 # ------------------------------------------------------------------- in a second process
 
+#: What a hit imports none of: compilers, and what other calls and other GPUs need.
+UNNEEDED = (
+    *("numba.", "llvmlite", "cuda.core", "numba_tma.simulator", "numba_tma.device.products"),
+    *(f"numba_tma.host.{name}" for name in (
+        "encoding", "explain", "im2col", "matrix_layout", "mma_rules", "pixel_box", "ragged",
+        "reference", "scale_factors", "tcgen05", "tensor_map", "tensor_tiles", "warp_rules",
+    )),
+    *("numba_tma.kernels.rows.backward", "numba_tma.kernels.rows.columns"),
+    *("numba_tma.kernels.rows.reductions", "numba_tma.kernels.matmul.mma_plan"),
+    *("numba_tma.kernels.matmul.scales", "numba_tma.kernels.matmul.tcgen05_plan"),
+)  # fmt: skip
+MAPS = {f"numba_tma.host.{name}" for name in ("encoding", "tensor_map", "tensor_map_rules")}
+NEEDED = {"matmul": MAPS}
 
 def test_a_second_process_launches_without_a_compiler(tmp_path):
     """The same launches of rmsnorm, matmul and attention, from another process's files."""
@@ -381,6 +394,11 @@ def test_a_second_process_launches_without_a_compiler(tmp_path):
         return json.loads(done.stdout)
 
     cold, warm = run("--compile"), run()
-    assert "numba" in cold["imported"] and warm["imported"] == []
-    assert warm["launches"] == cold["launches"] and len(warm["launches"]) == 4
+    assert warm["launches"] == cold["launches"] and len(warm["launches"]) == len(CALLS)
+    assert all("numba" in modules for modules in cold["imported"].values())
+    seen = set()
+    for name, modules in warm["imported"].items():  # in the order of the calls
+        seen |= NEEDED.get(name, set())
+        found = {m for m in modules if m.startswith(UNNEEDED)} - seen
+        assert found == set(), f"{name} imports {sorted(found)}"
     assert sum(warm["seconds"].values()) < sum(cold["seconds"].values())

@@ -17,9 +17,9 @@ from numba_tma.host.arrays import Array
 from numba_tma.host.cached_kernel import shipped
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Tile
-from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.host.values import FLAG, checked, instance, optional
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty_like
