@@ -160,6 +160,12 @@ def _matmul() -> None:
     matmul(Array(1, (2048, 2048)), Array(2, (2048, 2048)), Array(3, (2048, 2048)))
 
 
+def _gelu() -> None:
+    from numba_tma.kernels.pointwise import gelu
+
+    gelu(Array(1, (512, 4096)), out=Array(2, (512, 4096)))
+
+
 def _attention(kv_heads: int, causal: bool) -> None:
     from numba_tma.kernels.attention import attention
 
@@ -169,6 +175,7 @@ def _attention(kv_heads: int, causal: bool) -> None:
 
 CALLS = {
     "rmsnorm": _rmsnorm,
+    "gelu": _gelu,
     "matmul": _matmul,
     "attention": lambda: _attention(16, False),
     "attention, causal, grouped heads": lambda: _attention(4, True),

@@ -11,7 +11,7 @@ takes `Array`, and none asks a library again::
         if x.is_storable and y.is_storable:        # 16-byte rules of TMA
             maps = tensor_map(x, TILE), tensor_map(y, TILE)
         else:
-            views = x.as_bytes(), y.as_bytes()     # Numba arrays, for kernels without TMA
+            views = x.as_bytes(), y.as_bytes()     # arrays, for kernels without TMA
 
 An `Array` is immutable. Each method that changes the shape, the strides, the element type or the
 address returns another `Array` over the same memory, with the same names and owner. It is a source
@@ -338,8 +338,15 @@ class Array:
             return type(cuda.device_array(1))(self.as_numpy())
         return cuda.as_cuda_array(self)
 
+    def as_argument(self) -> DeviceArray:
+        """Return the view as an array that kernels take, without an import of Numba.
+
+        Numba gives it the type of `as_numba`, unless the view is contiguous along its first axis.
+        """
+        return self.as_numba() if simulated() else self
+
     def as_bytes(self) -> DeviceArray:
-        """Return the memory from the first element to the last, gaps too, as a Numba array.
+        """Return the memory from the first element to the last, gaps too, as kernels take it.
 
         Raises
         ------
@@ -351,7 +358,7 @@ class Array:
                 f"has strides {self.strides} B, and kernels walk forward: pass a contiguous copy"
             )
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides)) + self.itemsize
-        return self.view((last if self.size else 0,), dtype=_U8).as_numba()
+        return self.view((last if self.size else 0,), dtype=_U8).as_argument()
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
         """Return the view as a NumPy array over the same memory, in the simulator."""

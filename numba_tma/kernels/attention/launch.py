@@ -112,7 +112,7 @@ def launch_attention(
             seen = min(keys, left + 2 * ROWS + after)
         choose = tcgen05_plan_for if on_tcgen05 else plan_for
         plan = choose(problem, queries, seen, batch * heads, group, sms)
-    arguments = {name: scale.as_numba() for name, scale in scales.items()}
+    arguments = {name: scale.as_argument() for name, scale in scales.items()}
     if lse is not None:
         arguments["lse"] = lse.address
     if left is not None:
@@ -122,7 +122,7 @@ def launch_attention(
     if softcap is not None:
         arguments["softcap"] = np.float32(scale / softcap)
     if starts:
-        arguments |= dict(zip(("starts_q", "starts_k"), (s.as_numba() for s in starts)))
+        arguments |= dict(zip(("starts_q", "starts_k"), (s.as_argument() for s in starts)))
     splits = min(plan.splits, -(-keys // plan.block_k))
     if splits > 1:
         problem, batch = replace(problem, splits=True, lse=True), batch * splits

@@ -379,7 +379,7 @@ UNNEEDED = (
     *("numba_tma.kernels.matmul.scales", "numba_tma.kernels.matmul.tcgen05_plan"),
 )  # fmt: skip
 MAPS = {f"numba_tma.host.{name}" for name in ("encoding", "tensor_map", "tensor_map_rules")}
-NEEDED = {"matmul": MAPS}
+NEEDED = {"gelu": MAPS, "matmul": MAPS}
 
 def test_a_second_process_launches_without_a_compiler(tmp_path):
     """The same launches of rmsnorm, matmul and attention, from another process's files."""

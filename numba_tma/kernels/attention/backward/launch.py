@@ -173,7 +173,7 @@ def _backward(
         *(tensor_map(a, row) for a in (scaled_lse, delta)),
         tensor_map(sums.view((parts, *DQ_PART.shape[1:])), DQ_PART),
         *(map_of(a, stored) for a in (dk, dv)),
-        turns.view((parts,), dtype=as_dtype("i32")).as_numba(),
+        turns.view((parts,), dtype=as_dtype("i32")).as_argument(),
         *(queries, keys, kv_heads, batch, group),
         np.float32(scale),
         np.float32(scale * math.log2(math.e)),
