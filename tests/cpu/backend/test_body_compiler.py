@@ -114,7 +114,7 @@ def test_a_failing_callee_is_looked_at():
     device_function(through)
     failing = compiled(through, KINDS[0])
     (store,) = [i for i, one in enumerate(failing) if one.startswith("st.global")]
-    # A thread that fails leaves before the store: the branch, on the value, is to a label behind it.
+    # A thread that fails does not store: the branch, on the value, is to a label behind the store.
     (compared,) = [one for one in failing[:store] if one.startswith("setp") and ", 3" in one]
     (branch,) = [one for one in failing[:store] if one.startswith("@") and "bra" in one]
     assert compared.split()[1].rstrip(",") == branch.split()[0].lstrip("@!")
