@@ -160,6 +160,12 @@ def _matmul() -> None:
     matmul(Array(1, (2048, 2048)), Array(2, (2048, 2048)), Array(3, (2048, 2048)))
 
 
+def _gelu() -> None:
+    from numba_tma.kernels.pointwise import gelu
+
+    gelu(Array(1, (512, 4096)), out=Array(2, (512, 4096)))
+
+
 def _attention(kv_heads: int, causal: bool) -> None:
     from numba_tma.kernels.attention import attention
 
@@ -169,10 +175,14 @@ def _attention(kv_heads: int, causal: bool) -> None:
 
 CALLS = {
     "rmsnorm": _rmsnorm,
+    "gelu": _gelu,
     "matmul": _matmul,
     "attention": lambda: _attention(16, False),
     "attention, causal, grouped heads": lambda: _attention(4, True),
 }
+
+
+WATCHED = ("numba_tma", "numba", "llvmlite", "cuda")  #: packages whose modules are shown
 
 
 def main() -> None:
@@ -185,14 +195,14 @@ def main() -> None:
         from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
 
         compiles = hopper_that_loads_nothing()
-    times = {}
+    times, imported = {}, {}
     with RecordingDriver().installed() as recorded, compiles:
         for name, call in CALLS.items():
             start = time.perf_counter()
             call()
             times[name] = time.perf_counter() - start
+            imported[name] = sorted(m for m in sys.modules if m.split(".")[0] in WATCHED)
     shown = [{**vars(one), "packed": [p.hex() for p in one.packed]} for one in recorded.launches]
-    imported = sorted({"numba", "llvmlite", "cuda.core", "numba_tma.simulator"} & set(sys.modules))
     print(json.dumps({"launches": shown, "imported": imported, "seconds": times}))
 
 

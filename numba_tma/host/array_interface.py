@@ -13,12 +13,13 @@ from numba_tma.host.annotations import DeviceArray
 from numba_tma.host.environment import simulated
 
 # Address; shape; strides, or None for a C-contiguous array; the library's element type; whether the
-# strides count elements instead of bytes; whether the memory is read-only; the array; and what else
-# keeps its memory alive. A plain tuple, because every call reads its arrays. The first six are
-# hashable and form the keys of caches. Code behind the border uses `numba_tma.host.arrays.Array`,
-# which is made of a reading.
-Reading = tuple[int, tuple[int, ...], tuple[int, ...] | None, Any, bool, bool, Any, object]
-#: The first five elements of a `Reading`: address, shape, strides, element type and stride unit.
+# strides count elements instead of bytes; whether the memory is read-only. They are hashable and
+# form the keys of caches.
+View = tuple[int, tuple[int, ...], tuple[int, ...] | None, Any, bool, bool]
+# The view; the array; and what else keeps its memory alive. Plain tuples, because every call reads
+# its arrays. Code behind the border uses `numba_tma.host.arrays.Array`, which is made of a reading.
+Reading = tuple[View, Any, object]
+#: The first five elements of a `View`: address, shape, strides, element type and stride unit.
 Place = tuple[int, tuple[int, ...], tuple[int, ...] | None, Any, bool]
 
 # One reader for each array class, because finding the right reader costs more than reading.
@@ -52,7 +53,7 @@ def read_array(array: DeviceArray) -> Reading:
         return _read_host(array)
     elif getattr(array, "__cuda_ndarray__", False):
         reader = _read_numba
-    elif all(hasattr(array, name) for name in ("data_ptr", "stride", "is_cuda")):
+    elif all(hasattr(array, name) for name in ("data_ptr", "is_contiguous", "is_cuda")):
         reader = _read_torch
     elif cls.__module__.partition(".")[0] == "cupy" and hasattr(array, "strides"):
         reader = _read_cupy
@@ -108,16 +109,32 @@ def _read_torch(tensor: Any) -> Reading:
             f"is a tensor on {str(tensor.device)!r}, which is host memory; TMA copies from GPU "
             "memory: pass tensor.cuda()"
         )
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, True, False, tensor, None
+    strides = None if tensor.is_contiguous() else tensor.stride()  # a bool costs less than a tuple
+    return (tensor.data_ptr(), tensor.shape, strides, tensor.dtype, True, False), tensor, None
+
+
+#: The same as source, without the error: a tensor on the host differs from any on a GPU.
+_TORCH_VIEW = (
+    "{0}.data_ptr(), {0}.shape, None if {0}.is_contiguous() else {0}.stride(), {0}.dtype, "
+    "{0}.is_cuda"
+)
+
+
+def view_source(cls: type, name: str, reader: str) -> str:
+    """Return the source that reads the view of the variable `name`, an array of a known class.
+
+    `reader` is the variable that holds the reader of the class.
+    """
+    return _TORCH_VIEW.format(name) if readers[cls] is _read_torch else f"{reader}({name})[0]"
 
 
 def _read_numba(array: Any) -> Reading:
     address = array.device_ctypes_pointer.value or 0
-    return address, array.shape, array.strides, array.dtype, False, False, array, None
+    return (address, array.shape, array.strides, array.dtype, False, False), array, None
 
 
 def _read_cupy(array: Any) -> Reading:
-    return array.data.ptr, array.shape, array.strides, array.dtype, False, False, array, None
+    return (array.data.ptr, array.shape, array.strides, array.dtype, False, False), array, None
 
 
 def _read_protocol(array: Any) -> Reading:
@@ -145,16 +162,15 @@ def _read_cuda_array_interface(array: Any, interface: dict[str, Any]) -> Reading
     dtype = np.dtype("V1" if typestr[1:] == "f1" else typestr)  # "<f1": ml_dtypes' name of e5m2
     if dtype.kind == "V":  # bfloat16 and fp8 have no typestr; the array may know its own type
         dtype = getattr(array, "dtype", dtype)
-    return (
+    view = (
         interface["data"][0] or 0,
         tuple(interface["shape"]),
         None if strides is None else tuple(strides),
         dtype,
         False,
         bool(interface["data"][1]),
-        array,
-        None,
     )
+    return view, array, None
 
 
 def _read_view(array: Any, view: Any) -> Reading:
@@ -164,7 +180,7 @@ def _read_view(array: Any, view: Any) -> Reading:
         dtype = view.dtype
     except TypeError:  # the view has no fp8, but the exporter may know its own type
         dtype = getattr(array, "dtype", None)
-    return view.ptr, view.shape, view.strides, dtype, True, bool(view.readonly), array, view
+    return (view.ptr, view.shape, view.strides, dtype, True, bool(view.readonly)), array, view
 
 
 def _read_host(array: Any) -> Reading:
@@ -175,7 +191,7 @@ def _read_host(array: Any) -> Reading:
             "numba.cuda.to_device(array)"
         )
     place = array.ctypes.data, array.shape, array.strides, array.dtype, False
-    return *place, not array.flags.writeable, array, None
+    return (*place, not array.flags.writeable), array, None
 
 
 def _host_memory(array: object) -> NoDeviceArray:

@@ -11,7 +11,7 @@ takes `Array`, and none asks a library again::
         if x.is_storable and y.is_storable:        # 16-byte rules of TMA
             maps = tensor_map(x, TILE), tensor_map(y, TILE)
         else:
-            views = x.as_bytes(), y.as_bytes()     # Numba arrays, for kernels without TMA
+            views = x.as_bytes(), y.as_bytes()     # arrays, for kernels without TMA
 
 An `Array` is immutable. Each method that changes the shape, the strides, the element type or the
 address returns another `Array` over the same memory, with the same names and owner. It is a source
@@ -90,9 +90,8 @@ class Array:
             array lies on a GPU that the current one cannot access, or in memory that was freed.
         """
         subject = f"{function}(): {name}"
-        address, shape, strides, stored, in_elements, readonly, owner, exported = reading_of(
-            array, subject
-        )
+        view, owner, exported = reading_of(array, subject)
+        address, shape, strides, stored, in_elements, readonly = view
         found = _element_type(subject, stored, dtype)
         shape = tuple(int(extent) for extent in shape)
         if 0 in shape:  # libraries give empty arrays any strides and any address
@@ -281,6 +280,10 @@ class Array:
         ValueError
             If the last axis is not contiguous, or no single stride leads through all rows.
         """
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> Array:
         if not self.shape or not self.has_contiguous_rows:
             raise self.error(
                 f"has shape {self.shape} and strides {self.strides} B: its last axis must be "
@@ -335,8 +338,15 @@ class Array:
             return type(cuda.device_array(1))(self.as_numpy())
         return cuda.as_cuda_array(self)
 
+    def as_argument(self) -> DeviceArray:
+        """Return the view as an array that kernels take, without an import of Numba.
+
+        Numba gives it the type of `as_numba`, unless the view is contiguous along its first axis.
+        """
+        return self.as_numba() if simulated() else self
+
     def as_bytes(self) -> DeviceArray:
-        """Return the memory from the first element to the last, gaps too, as a Numba array.
+        """Return the memory from the first element to the last, gaps too, as kernels take it.
 
         Raises
         ------
@@ -348,7 +358,7 @@ class Array:
                 f"has strides {self.strides} B, and kernels walk forward: pass a contiguous copy"
             )
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides)) + self.itemsize
-        return self.view((last if self.size else 0,), dtype=_U8).as_numba()
+        return self.view((last if self.size else 0,), dtype=_U8).as_argument()
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
         """Return the view as a NumPy array over the same memory, in the simulator."""
@@ -378,7 +388,7 @@ class Array:
         """Return what `read_array` returns of other arrays; its element type is a `DType`."""
         owner = self.as_numpy() if simulated() else self
         place = self.address, self.shape, self.strides, self.dtype, False
-        return *place, self.readonly, owner, None
+        return (*place, self.readonly), owner, None
 
 
 _U8 = as_dtype("u8")

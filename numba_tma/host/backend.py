@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba_tma.host.environment import simulated
 from numba_tma.host.host_only import HOST_METHODS, refuse_attributes, refuse_methods
@@ -113,6 +113,14 @@ def in_kernels(method: str) -> Callable[..., None]:
     return body
 
 
+class LaunchParameter(NamedTuple):
+    """How a launch of code from the cache passes a `KernelArgument`."""
+
+    kind: tuple[Any, ...]  #: all that compiled code depends on
+    form: str  #: a format of `struct`
+    value: Any
+
+
 class KernelArgument:
     """A host object that kernels take as an argument, or as a global."""
 
@@ -124,6 +132,11 @@ class KernelArgument:
         if cls._opaque and simulated():
             refuse_attributes(cls)
             refuse_methods(cls, vars(cls).keys() - HOST_METHODS)
+
+    @property
+    def _launch_parameter_(self) -> LaunchParameter | None:
+        """How a launch passes the object; None if only the compiler's package can."""
+        return None
 
     @property
     def _numba_type_(self) -> Any:

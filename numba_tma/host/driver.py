@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from numba_tma.host.dtypes import DType
 from numba_tma.host.environment import simulated
 from numba_tma.host.layout import Swizzle
-from numba_tma.host.pixel_box import PixelBox
 
 if TYPE_CHECKING:
     from cuda.core._tensor_map import TensorMapDescriptor
+
+    from numba_tma.host.pixel_box import PixelBox
 
 # Names of the options in the driver's enumerations.
 L2_PROMOTION = {None: "NONE", 64: "L2_64B", 128: "L2_128B", 256: "L2_256B"}
@@ -196,7 +197,7 @@ def encode_im2col(
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     column: tuple[int, ...],
-    box: PixelBox,
+    box: "PixelBox",
     interleave: int | None,
     swizzle: Swizzle,
     l2_promotion: int | None,
@@ -222,7 +223,7 @@ def encode_im2col_wide(
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     column: tuple[int, ...],
-    box: PixelBox,
+    box: "PixelBox",
     mode: str,
     swizzle: Swizzle,
     l2_promotion: int | None,

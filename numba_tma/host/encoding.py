@@ -42,7 +42,6 @@ from numba_tma.host.packed_rules import (
     unpacked_address_violations,
     unpacked_store,
 )
-from numba_tma.host.pixel_box import PixelBox
 from numba_tma.host.tensor_map_rules import (
     address_violations,
     element_stride_violations,
@@ -54,6 +53,8 @@ from numba_tma.host.values import FLAG, Rule, checked, is_whole
 
 if TYPE_CHECKING:
     from cuda.core._tensor_map import TensorMapDescriptor
+
+    from numba_tma.host.pixel_box import PixelBox
 
 L2Promotion = Literal[64, 128, 256] | None
 OobFill = Literal["zeros", "nan"]
@@ -106,7 +107,7 @@ class Encoding:
     value: "Encoded | None"  #: None in the simulator
     numba_type: Any = None
     mode: str = "tiled"  #: which copy instructions take the map
-    pixel_box: PixelBox | None = None  #: of the im2col modes
+    pixel_box: "PixelBox | None" = None  #: of the im2col modes
 
     @property
     def descriptor(self) -> "TensorMapDescriptor | None":

@@ -78,8 +78,8 @@ def gather_map(
             f"{what}: tile is {tile!r}; give a Tile of (rows, columns), such as "
             "Tile((32, 64), 'bf16', Swizzle.B128)"
         )
-    reading = reading_of(array, f"{what}: array")
-    address, shape, strides, stored, in_elements = reading[:5]
+    view, array, owner = reading_of(array, f"{what}: array")
+    address, shape, strides, stored, in_elements = view[:5]
     options = MapOptions(
         tile,
         tile.swizzle,
@@ -98,7 +98,7 @@ def gather_map(
     options = options._replace(tile_or_box=(1, tile.slab), dtype=found)
     device = SIMULATED if simulated() else current_device()
     place = address, tuple(shape), strides and tuple(strides), stored, in_elements
-    return GatherMap(*reading[6:], _of_rows(encode(device, *place, *options), tile))
+    return GatherMap(array, owner, _of_rows(encode(device, *place, *options), tile))
 
 
 def tile_violations(shape: tuple[int, ...], tile: Tile) -> list[str]:

@@ -283,8 +283,8 @@ def _map(
     if not isinstance(tile_or_column, Tile):
         tile_or_column = as_box(tile_or_column, function)
     swizzle, l2_promotion, oob_fill, interleave, dtype, overwrite_padding = options
-    reading = reading_of(array, f"{function}: array")
-    address, shape, strides, *rest = reading[:5]
+    view, array, owner = reading_of(array, f"{function}: array")
+    address, shape, strides, *rest = view[:5]
     given = MapOptions(
         tile_or_column,
         swizzle,
@@ -300,7 +300,7 @@ def _map(
     device = SIMULATED if simulated() else current_device()
     place = address, tuple(shape), strides and tuple(strides), *rest
     encoding = _encode(device, place, geometry, given)
-    return Im2colMap(*reading[6:], encoding)
+    return Im2colMap(array, owner, encoding)
 
 
 def _name(mode: str) -> str:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import Swizzle, Tile, swizzle_index
+from numba_tma.host.warpgroup import STEP_BYTES
 
 MAJORS = ("K", "MN")
 CHUNK_BYTES = 16  # bytes that every swizzle keeps together
-STEP_BYTES = 32  # bytes of each row, along K, that one dense instruction reads
 MAX_OFFSET = 0x3FFF * CHUNK_BYTES  # the fields have 14 bits and count chunks
 
 _DTYPES = ("f16", "bf16", "e4m3", "e5m2", "i8", "u8", "f32", "tf32", "f32_ftz", "tf32_ftz")

@@ -12,11 +12,8 @@ from typing import Any
 
 from numba_tma.host.annotations import DTypeLike
 from numba_tma.host.dtypes import DType, as_dtype
-from numba_tma.host.matrix_layout import STEP_BYTES, MatrixLayout
-
-ROWS = 64  #: of a fragment, of the part of A that one instruction reads, and of its result
-THREADS = 128  #: of a warpgroup
-MAX_COLUMNS = 256
+from numba_tma.host.matrix_layout import MatrixLayout
+from numba_tma.host.warpgroup import MAX_COLUMNS, ROWS, STEP_BYTES, THREADS
 
 #: Element types of fragments.
 FRAGMENT_DTYPES = ("f32", "i32", "f16", "bf16", "e4m3", "e5m2", "i8", "u8")

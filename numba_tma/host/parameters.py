@@ -7,8 +7,9 @@ differs in nothing but a stride may be compiled for once more.
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,9 @@ from numba_tma.host.array_interface import (
     read_array,
     readers,
 )
+from numba_tma.host.backend import KernelArgument
 from numba_tma.host.dtypes import storage_itemsize
 from numba_tma.host.kernel_key import described
-from numba_tma.host.tensor_map import TensorMap
-from numba_tma.host.tensor_map_array import TensorMapArray
 
 _ALIGNMENT = 64  # of a tensor map
 _MAP_BYTES = 128
@@ -40,6 +40,10 @@ class Unsupported(TypeError):
     """An argument that only the compiler's package can pass."""
 
 
+#: Describes a class, or what a map is compiled to, once.
+_described_once: Callable[[object], str] = functools.lru_cache(4096)(described)
+
+
 def type_of(argument: object) -> str:
     """Return the text of an argument's type, or raise `Unsupported`."""
     cls = type(argument)
@@ -49,22 +53,20 @@ def type_of(argument: object) -> str:
         return "int" if argument < 1 << 63 else "uint64"
     if cls in _FORMATS:
         return cls.__name__
-    if isinstance(argument, TensorMap):
-        return f"map {described((cls, argument.kind))}"
-    if isinstance(argument, TensorMapArray):
-        return f"maps {type_of(argument.maps[0])}"
+    if isinstance(argument, KernelArgument) and (given := argument._launch_parameter_):
+        return _described_once(given.kind)
     if isinstance(argument, tuple):
         names = getattr(argument, "_fields", ())
-        return f"{described(cls)}{names}({', '.join(map(type_of, argument))})"
+        return f"{_described_once(cls)}{names}({', '.join(map(type_of, argument))})"
     return _type_of_array(argument)
 
 
 def _type_of_array(array: DeviceArray) -> str:
     try:
-        reading = readers.get(type(array), read_array)(array)
+        view, *_ = readers.get(type(array), read_array)(array)
     except TypeError as error:
         raise Unsupported(str(error)) from None
-    _, shape, strides, stored, in_elements, readonly, *_ = reading
+    _, shape, strides, stored, in_elements, readonly = view
     itemsize = storage_itemsize(stored, 0)
     if not itemsize:
         raise Unsupported(f"an array of {stored}")
@@ -83,10 +85,8 @@ def _flat(argument: Any) -> Iterator[tuple[str, Any]]:
     cls = type(argument)
     if cls in _FORMATS:
         yield _FORMATS[cls] if cls is not int or argument < 1 << 63 else "Q", argument
-    elif isinstance(argument, TensorMap):
-        yield f"{_MAP_BYTES}s", argument.encoded
-    elif isinstance(argument, TensorMapArray):
-        yield "Q", argument.address
+    elif isinstance(argument, KernelArgument) and (given := argument._launch_parameter_):
+        yield given.form, given.value
     elif isinstance(argument, tuple):
         for item in argument:
             yield from _flat(item)
@@ -96,7 +96,7 @@ def _flat(argument: Any) -> Iterator[tuple[str, Any]]:
 
 def _flat_array(array: DeviceArray) -> Iterator[tuple[str, Any]]:
     """Yield the fields of Numba's model of an array."""
-    address, shape, strides, stored, in_elements, *_ = readers.get(type(array), read_array)(array)
+    address, shape, strides, stored, in_elements, _ = readers.get(type(array), read_array)(array)[0]
     itemsize, extents = storage_itemsize(stored, 0), tuple(map(int, shape))
     strides = byte_strides(extents, strides and tuple(strides), in_elements, itemsize)
     count = 1

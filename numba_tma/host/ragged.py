@@ -109,7 +109,7 @@ def ragged_tensor_map(
             f"ragged_tensor_map: axis is {axis!r} and encoding is {encoding!r}; give an integer, "
             'and "wrap", "shift" or None'
         )
-    reading = reading_of(array, "ragged_tensor_map: array")
+    view, array, owner = reading_of(array, "ragged_tensor_map: array")
     options = MapOptions(
         tile_or_box,
         swizzle,
@@ -122,14 +122,14 @@ def ragged_tensor_map(
         function="ragged_tensor_map",
     )
     check_kinds(options)
-    plain = encode(SIMULATED, *reading[:5], *options)
+    plain = encode(SIMULATED, *view[:5], *options)
     if plain.dtype.is_packed:
         raise ValueError(
             f"ragged_tensor_map: dtype {plain.dtype} is not modelled here: use tensor_map, or a "
             "map of u8"
         )
     device = SIMULATED if simulated() else current_device()
-    return RaggedTensorMap(reading[6], reading[7], *_encode_ragged(device, plain, axis, encoding))
+    return RaggedTensorMap(array, owner, *_encode_ragged(device, plain, axis, encoding))
 
 
 class RaggedTensorMap(TensorMap):

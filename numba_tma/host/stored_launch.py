@@ -112,10 +112,10 @@ class StoredLauncher:
             return bound
         parameters = Parameters(arguments)
         self._check_arguments(found.image, arguments, parameters)
-        run = found.bind(self._configuration(found), parameters)
+        run, stream = found.bind(self._configuration(found), parameters), self._closable
 
         def launch(keep: Parameters = parameters) -> None:
-            if self._closable is not None and self._closable.is_closed:
+            if stream is not None and stream.is_closed:
                 raise RuntimeError(f"{self}: its stream is closed: make one on another stream")
             (error,) = run()
             if error:

@@ -12,9 +12,9 @@ from numba_tma.host.annotations import (
     SharedMemory,
 )
 from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, reading_of
-from numba_tma.host.backend import KernelArgument, in_kernels
+from numba_tma.host.backend import KernelArgument, LaunchParameter, in_kernels
 from numba_tma.host.boxes import Copies
-from numba_tma.host.driver import bytes_of, current_device
+from numba_tma.host.driver import NBYTES, bytes_of, current_device
 from numba_tma.host.dtypes import DType
 from numba_tma.host.encoding import (
     SIMULATED,
@@ -31,7 +31,6 @@ from numba_tma.host.encoding import (
     with_address,
 )
 from numba_tma.host.environment import simulated
-from numba_tma.host.explain import explain
 from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.process_bound import ProcessBound
@@ -118,18 +117,16 @@ def tensor_map(
     if dtype is not None:
         dtype = option_dtype("tensor_map", dtype)
     try:  # `reading_of`, without a call: a map in the cache costs a microsecond
-        reading = readers.get(type(array), read_array)(array)
+        view, array, owner = readers.get(type(array), read_array)(array)
     except NoDeviceArray as error:
         raise TypeError(f"tensor_map: array {error}") from None
-    address, shape, strides, stored, strides_in_elements, _, array, owner = reading
     options: tuple[Any, ...] = (
         *(tile_or_box, swizzle, l2_promotion, oob_fill, element_strides),
         *(interleave, dtype, overwrite_padding, fold),
     )
     device = SIMULATED if simulated() else current_device()
-    place = address, shape, strides, stored, strides_in_elements
     try:
-        encoding = encode(device, *place, *options)
+        encoding = encode(device, *view[:5], *options)
     except TypeError:  # perhaps of an option without a hash
         check_kinds(MapOptions(*options))
         raise
@@ -227,6 +224,10 @@ class TensorMap(ProcessBound, KernelArgument):
         return self._encoding.partial_rows
 
     @property
+    def _launch_parameter_(self) -> LaunchParameter:
+        return LaunchParameter((type(self), self.kind), f"{NBYTES}s", self.encoded)
+
+    @property
     def kind(self) -> tuple[Any, ...]:
         """Properties of the map that a kernel is compiled for."""
         return kind_of(self)
@@ -267,12 +268,13 @@ class TensorMap(ProcessBound, KernelArgument):
         ValueError
             When `array` differs in more than its address, or its address breaks a rule.
         """
-        reading = reading_of(array, "replace_address: array")
-        encoding = with_address(self._encoding, reading[:5])
-        return type(self)(*reading[6:], encoding)
+        view, array, owner = reading_of(array, "replace_address: array")
+        return type(self)(array, owner, with_address(self._encoding, view[:5]))
 
     def explain(self) -> str:
         """Describe a copy through the map, and the rules that the map meets, axis by axis."""
+        from numba_tma.host.explain import explain  # which few maps are asked for
+
         return explain(self._encoding)
 
     def load(

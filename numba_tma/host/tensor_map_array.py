@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from numba_tma.host.annotations import StreamLike
-from numba_tma.host.backend import KernelArgument
+from numba_tma.host.backend import KernelArgument, LaunchParameter
 from numba_tma.host.driver import NBYTES
 from numba_tma.host.environment import simulated
 from numba_tma.host.host_only import host_only
@@ -70,6 +70,11 @@ class TensorMapArray(ProcessBound, KernelArgument):
         if stream is None:
             cuda.synchronize()
         self.address = self._buffer.device_ctypes_pointer.value
+
+    @property
+    def _launch_parameter_(self) -> LaunchParameter:
+        first = self.maps[0]
+        return LaunchParameter((type(self), type(first), first.kind), "Q", self.address)
 
     def __len__(self) -> int:
         return len(self.maps)

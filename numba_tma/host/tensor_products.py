@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
-from numba_tma.host.matrix_layout import STEP_BYTES, MatrixLayout
+from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.host.scale_layout import COPY_SHAPE as SCALE_COPY
 from numba_tma.host.sparse_metadata import COPIED_COLUMNS, SPARSE_TYPES, metadata_tile, step_columns
 from numba_tma.host.sparse_metadata import COPY_SHAPE as METADATA_COPY
@@ -31,6 +31,7 @@ from numba_tma.host.tensor_tiles import (
     TensorScales,
     tensor_scales,
 )
+from numba_tma.host.warpgroup import STEP_BYTES
 
 #: Columns of an operand A in tensor memory that one instruction reads.
 STEP_COLUMNS = 8 * STEP_BYTES // CELL_BITS

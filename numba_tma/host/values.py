@@ -8,6 +8,7 @@ the owner (a function or class), the argument, the value and the rule::
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import operator
@@ -68,8 +69,16 @@ def check_fields(plan: object, **rules: Rule) -> None:
 # ------------------------------------------------------------------------------- numbers
 
 
+def _has_reals(cls: type) -> bool:
+    return issubclass(cls, numbers.Real) and not issubclass(cls, bool)
+
+
+#: Whether the values of a class are real numbers. Each call of a pointwise function asks.
+is_real: Callable[[type], bool] = functools.cache(_has_reals)
+
+
 def _is_real(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_real(type(value))
 
 
 def _wide(x: float) -> float:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Swizzle, Tile, swizzle_index
-from numba_tma.host.matrix_layout import CHUNK_BYTES, MAJORS, STEP_BYTES
-from numba_tma.host.mma_rules import ROWS, operand_name
+from numba_tma.host.matrix_layout import CHUNK_BYTES, MAJORS
+from numba_tma.host.mma_rules import operand_name
+from numba_tma.host.warpgroup import ROWS, STEP_BYTES
 
 SIDES = ("a", "b")
 PAIR = 16  #: columns of B that one ldmatrix_x4 loads, for two instructions

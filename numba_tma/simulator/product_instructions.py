@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from numba_tma.host.mma_rules import ROWS, THREADS, RegisterOperand
+from numba_tma.host.mma_rules import RegisterOperand
+from numba_tma.host.warpgroup import ROWS, THREADS
 from numba_tma.simulator.block import FULL_MASK
 from numba_tma.simulator.errors import BadOperand
 from numba_tma.simulator.products import (

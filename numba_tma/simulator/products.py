@@ -11,15 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numba_tma.host.dtypes import DType
-from numba_tma.host.matrix_layout import CHUNK_BYTES, STEP_BYTES, MatrixLayout, matrix_addresses
-from numba_tma.host.mma_rules import (
-    ROWS,
-    THREADS,
-    Product,
-    RegisterOperand,
-    fragment_coords,
-    num_elements,
-)
+from numba_tma.host.matrix_layout import CHUNK_BYTES, MatrixLayout, matrix_addresses
+from numba_tma.host.mma_rules import Product, RegisterOperand, fragment_coords, num_elements
+from numba_tma.host.warpgroup import ROWS, STEP_BYTES, THREADS
 from numba_tma.simulator.copies import call_site
 from numba_tma.simulator.errors import BadOperand, UnfinishedProduct
 from numba_tma.simulator.memory import END, SharedMemory

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.host.matrix_layout import STEP_BYTES
+from numba_tma.host.warpgroup import STEP_BYTES
 from numba_tma.simulator.block import FULL_MASK
 from numba_tma.simulator.errors import BadOperand
 from numba_tma.simulator.sparse import ORDERED, Codes, check_codes, expanded

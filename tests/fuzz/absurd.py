@@ -32,7 +32,7 @@ REQUIRED = {("copy", "out"), ("rmsnorm_backward", "rstd"), ("layernorm_backward"
             ("block_scaled_matmul", "a_scales"), ("block_scaled_matmul", "b_scales")}  # fmt: skip
 SCALES = ("attention", "attention_varlen", "attention_backward")
 #: How errors call an argument.
-SHOWN = {"0": "argument 1", "1": "argument 2", "2": "argument 3", "3": "argument 4"}
+SHOWN = {"0": "x", "1": "y", "2": "alpha", "3": "beta"}
 
 
 def fits(function: str, argument: str, kind: str) -> bool:

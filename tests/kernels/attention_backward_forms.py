@@ -9,7 +9,7 @@ from numba import types
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Tile
-from numba_tma.host.mma_rules import ROWS
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.attention.backward.kernel import DQ_PART, backward_kernel
 from numba_tma.kernels.attention.backward.passes import finish_kernel, prepare_kernel
 from numba_tma.kernels.attention.backward.plan import BLOCK_K, PLANS, block_q

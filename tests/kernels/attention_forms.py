@@ -9,8 +9,8 @@ from numba import types
 
 from numba_tma.backend.lowering.types import RaggedTensorMapType, TensorMapType
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.ragged import WRAP_EXTENT
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.attention.arguments import OptionalArguments
 from numba_tma.kernels.attention.kernel import attention_kernel
 from numba_tma.kernels.attention.plan import (

@@ -130,7 +130,7 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (BYTES, BYTES, *(INT,) * 4),
     ),
     "scale_add": (
-        pointwise.ring_kernel(pointwise.scale_add.fn, ("full",) * 2, 2, BF16_TILE, RING),
+        pointwise.ring_kernel(pointwise.SCALE_ADD.fn, ("full",) * 2, 2, BF16_TILE, RING),
         (BF16_MAP,) * 3 + (F32, F32, *SIZES),
     ),
     "swiglu": (
@@ -138,7 +138,7 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (BF16_MAP,) * 3 + SIZES,
     ),
     "add_row": (
-        pointwise.ring_kernel(pointwise.add.fn, ("full", "row"), 0, BF16_TILE, RING),
+        pointwise.ring_kernel(pointwise.ADD.fn, ("full", "row"), 0, BF16_TILE, RING),
         (BF16_MAP, BYTES, BF16_MAP, *SIZES),
     ),
     "transpose_registers": _transpose(4, "registers"),

@@ -242,7 +242,7 @@ def _array_reader(numba_type: Any, argument: Any) -> Read:
 
 def _read_array(array: Any) -> tuple[int, _Layout]:
     cls = type(array)
-    address, shape, strides, stored, in_elements, *_ = readers.get(cls, read_array)(array)
+    address, shape, strides, stored, in_elements, _ = readers.get(cls, read_array)(array)[0]
     key = cls, shape, strides, stored, in_elements
     layout = _layouts.get(key)
     if layout is None:

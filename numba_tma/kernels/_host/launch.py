@@ -70,7 +70,7 @@ def launch(
         Programmatic dependent launch; see `numba_tma.launcher`.
     """
     prepared = _launcher(kernel, blocks, threads, stream, pdl)
-    recording = getattr(recorder, "recording", None)
+    recording = recorder.recording
     if recording is None:
         prepared(*arguments)
     else:
@@ -91,7 +91,13 @@ class Recording(NamedTuple):
         self.workspace.extend(other.workspace)
 
 
-recorder = threading.local()  #: its `recording`, where there is one, is open on this thread
+class _Recorder(threading.local):
+    """What a thread records."""
+
+    recording: Recording | None = None  #: of the class, because a look-up that fails is slow
+
+
+recorder = _Recorder()
 
 
 @contextlib.contextmanager
@@ -100,7 +106,7 @@ def recorded() -> Iterator[Recording]:
 
     A nested block records for itself: its launches do not appear in the outer recording.
     """
-    outer, recording = getattr(recorder, "recording", None), Recording([], [])
+    outer, recording = recorder.recording, Recording([], [])
     recorder.recording = recording
     try:
         yield recording

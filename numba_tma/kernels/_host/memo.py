@@ -24,19 +24,16 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
+from operator import is_
 from typing import Any, NamedTuple, overload
 
 from numba_tma.host import driver as _driver
 from numba_tma.host.annotations import DeviceArray, StreamLike
-from numba_tma.host.array_interface import NoDeviceArray, read_array, readers, reading_of
+from numba_tma.host.array_interface import NoDeviceArray, reading_of
 from numba_tma.host.environment import simulated
-from numba_tma.kernels._host.launch import (
-    Recording,
-    check_stream,
-    recorded,
-    recorder,
-    stream_key,
-)
+from numba_tma.host.streams import handle_of
+from numba_tma.kernels._host.call_key import key_reader
+from numba_tma.kernels._host.launch import Recording, check_stream, recorded, recorder
 
 Prepare = Callable[..., Sequence[DeviceArray] | None]  #: the private half of a wrapper
 Wrapper = Callable[..., None]  #: the same, when it is called
@@ -52,8 +49,15 @@ _captured: dict[int, Sequence[DeviceArray]] = {}
 class _Call(NamedTuple):
     """What is remembered of a call."""
 
-    numbers: str  #: as they are written, which tells 0.0 from -0.0 and finds NaN again
+    numbers: tuple[Any, ...]
+    written: str  #: the numbers, which tells 0.0 from -0.0 and finds NaN again
     recording: Recording
+
+    def has(self, numbers: tuple[Any, ...]) -> bool:
+        """Return whether the numbers are these; the same objects are, and need not be written."""
+        mine = self.numbers
+        same = len(mine) == len(numbers) and all(map(is_, mine, numbers))
+        return same or self.written == repr(numbers)
 
 
 class _Calls:
@@ -156,6 +160,7 @@ def launched_again(function: str | Prepare, *names: str) -> Callable[[Prepare], 
 def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> Wrapper:
     calls = _Calls()
     table = calls.table
+    read = key_reader(())
 
     @functools.wraps(prepare)
     def call(
@@ -164,13 +169,13 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
         numbers: tuple[Any, ...],
         *options: Hashable,
     ) -> None:
-        written = repr(numbers)
+        nonlocal read
         try:
-            handle = stream_key(stream)
-            key = (
-                *(_driver.current_device(), handle, options),
-                *[a if a is None else readers.get(type(a), read_array)(a)[:6] for a in arrays],
-            )
+            device, handle = _driver.current_device(), 0 if stream is None else handle_of(stream)
+            key = read(device, handle, options, arrays)
+            if key is None:
+                fitting = key_reader(arrays)
+                key, read = fitting(device, handle, options, arrays), fitting
         except NoDeviceArray:
             _check_arrays(function, names, arrays)
             raise
@@ -182,9 +187,9 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
         except TypeError:  # a list, say: no option takes what has no hash
             prepare(arrays, stream, numbers, *options)  # raises, and names the option
             raise
-        outer = getattr(recorder, "recording", None)
-        if known is not None and known[0] == written:
-            launches, workspace = recording = known[1]
+        outer = recorder.recording
+        if known is not None and (numbers is known.numbers or known.has(numbers)):
+            launches, workspace = recording = known.recording
             # The legacy default stream, 0, cannot be captured.
             if workspace and handle and _driver.is_capturing(handle):
                 _captured[id(workspace)] = workspace
@@ -201,7 +206,7 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
         allowed = _driver.allocating_while_capturing() if captured else contextlib.nullcontext()
         with recorded() as recording, allowed:
             recording.workspace.extend(prepare(arrays, stream, numbers, *options) or ())
-        calls.add(key, _Call(written, recording))
+        calls.add(key, _Call(numbers, repr(numbers), recording))
         if captured and recording.workspace:
             _captured[id(recording.workspace)] = recording.workspace
         if outer is not None:

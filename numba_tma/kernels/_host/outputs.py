@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from numba_tma.host.dtypes import DType
 from numba_tma.host.environment import simulated
 from numba_tma.host.layout import MAX_BOX, Tile
 
+#: The function of a class's library that makes an array like another.
+_likes: dict[type, Callable[[DeviceArray], DeviceArray]] = {}
+
 
 def empty_like(function: str, name: str, array: DeviceArray, out: str = "out") -> DeviceArray:
     """Return a new array of the same library, shape and element type as an argument.
@@ -24,11 +27,14 @@ def empty_like(function: str, name: str, array: DeviceArray, out: str = "out") -
     TypeError
         If the argument is no array in device memory, or its library is none of those of `empty`.
     """
-    reading_of(array, f"{function}(): {name}")
-    library = type(array).__module__.partition(".")[0]
-    if library in ("torch", "cupy") and not simulated():
-        return importlib.import_module(library).empty_like(array)
-    return empty(function, name, array, array.shape, out=out)
+    like = _likes.get(type(array))
+    if like is None or not getattr(array, "is_cuda", True):
+        reading_of(array, f"{function}(): {name}")
+        library = type(array).__module__.partition(".")[0]
+        if library not in ("torch", "cupy") or simulated():
+            return empty(function, name, array, array.shape, out=out)
+        like = _likes[type(array)] = importlib.import_module(library).empty_like
+    return like(array)
 
 
 def empty(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike
 from numba_tma.host.array_interface import contiguous_strides
 from numba_tma.host.arrays import Array
 from numba_tma.host.layout import Tile
-from numba_tma.host.ragged import RaggedTensorMap, ragged_tensor_map
 from numba_tma.host.tensor_map import TensorMap, tensor_map
 from numba_tma.host.values import POSITIVE, checked
 from numba_tma.kernels.attention.plan import DTYPES, E4M3, FP8_HEAD_DIMS, HEAD_DIMS
+
+if TYPE_CHECKING:
+    from numba_tma.host.ragged import RaggedTensorMap
 
 AXES = ("batch", "sequence", "heads", "head_dim")
 
@@ -63,6 +66,8 @@ def map_of(array: Array, tile: Tile) -> TensorMap:
 
 def ragged_map_of(array: Array, tile: Tile) -> RaggedTensorMap:
     """Return the map of packed sequences that copies `tile`, some columns of a row of a head."""
+    from numba_tma.host.ragged import ragged_tensor_map  # which packed sequences alone need
+
     rows = _for_maps(array)
     return ragged_tensor_map(rows.view(rows.shape[1:], rows.strides[1:]), tile)
 

@@ -93,7 +93,7 @@ from numba_tma.device.mma import fragment, wgmma, wgmma_wait
 from numba_tma.device.mma import rows as per_row
 from numba_tma.device.shared import shared_tile
 from numba_tma.host.annotations import Integer, Kernel, Registers
-from numba_tma.host.mma_rules import ROWS, THREADS
+from numba_tma.host.warpgroup import ROWS, THREADS
 from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.softmax import (
     apply_mask,

@@ -12,8 +12,8 @@ import numpy as np
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array
 from numba_tma.host.cached_kernel import shipped
-from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.values import FLAG, POSITIVE, checked, is_whole, optional
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels._host.device import fewest_in_same_waves, has_tcgen05, sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels.attention.arguments import OptionalArguments
@@ -112,7 +112,7 @@ def launch_attention(
             seen = min(keys, left + 2 * ROWS + after)
         choose = tcgen05_plan_for if on_tcgen05 else plan_for
         plan = choose(problem, queries, seen, batch * heads, group, sms)
-    arguments = {name: scale.as_numba() for name, scale in scales.items()}
+    arguments = {name: scale.as_argument() for name, scale in scales.items()}
     if lse is not None:
         arguments["lse"] = lse.address
     if left is not None:
@@ -122,7 +122,7 @@ def launch_attention(
     if softcap is not None:
         arguments["softcap"] = np.float32(scale / softcap)
     if starts:
-        arguments |= dict(zip(("starts_q", "starts_k"), (s.as_numba() for s in starts)))
+        arguments |= dict(zip(("starts_q", "starts_k"), (s.as_argument() for s in starts)))
     splits = min(plan.splits, -(-keys // plan.block_k))
     if splits > 1:
         problem, batch = replace(problem, splits=True, lse=True), batch * splits

@@ -11,9 +11,8 @@ import numpy as np
 from numba_tma.backend.interface import constant_class
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile
-from numba_tma.host.matrix_layout import STEP_BYTES
-from numba_tma.host.mma_rules import MAX_COLUMNS, ROWS, THREADS
 from numba_tma.host.values import FLAG, check_fields, whole
+from numba_tma.host.warpgroup import MAX_COLUMNS, ROWS, STEP_BYTES, THREADS
 from numba_tma.kernels._host.limits import CACHED_BYTES, SHARED_BYTES
 
 DTYPES = ("bf16", "f16")

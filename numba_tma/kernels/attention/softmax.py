@@ -20,7 +20,7 @@ from numba_tma import ptx
 from numba_tma.backend.interface import device_function
 from numba_tma.device.arithmetic import log2
 from numba_tma.host.annotations import Integer, Real, Registers
-from numba_tma.host.mma_rules import ROWS
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.attention.plan import AttentionProblem
 
 ZERO, ONE = np.float32(0), np.float32(1)

@@ -12,7 +12,7 @@ from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32, u32
 from numba_tma.device.fragment_moves import store_rows
 from numba_tma.host.annotations import Address, Integer, Registers
-from numba_tma.host.mma_rules import ROWS
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.attention.softmax import log_of_sum
 
 # ------------------------------------------------------------------------------------ O

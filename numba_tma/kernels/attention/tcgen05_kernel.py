@@ -74,9 +74,9 @@ from numba_tma.device.tensor_products import tcgen05_mma
 from numba_tma.device.tensor_tile import TensorTile
 from numba_tma.host.annotations import Kernel, Real
 from numba_tma.host.layout import Tile
-from numba_tma.host.mma_rules import THREADS
 from numba_tma.host.tensor_map import TensorMap
 from numba_tma.host.tensor_tiles import LANES
+from numba_tma.host.warpgroup import THREADS
 from numba_tma.kernels.attention.plan import AttentionProblem
 from numba_tma.kernels.attention.softmax import (
     MINUS_INFINITY,

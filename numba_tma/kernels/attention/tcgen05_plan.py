@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from numba_tma.backend.interface import constant_class
 from numba_tma.host.layout import Swizzle, Tile
-from numba_tma.host.tensor_tiles import LANES
+from numba_tma.host.tensor_memory_layout import LANES
 from numba_tma.host.values import check_fields, one_of, whole
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.attention.plan import (

@@ -21,7 +21,7 @@ from numba_tma.backend.interface import device_class, device_function, i32, u32
 from numba_tma.backend.primitives import quotient
 from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.host.annotations import DeviceFunction, Integer
-from numba_tma.host.mma_rules import ROWS
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.attention.plan import AttentionForm
 from numba_tma.ptx import ctaid_x, nctaid_x, shfl_sync_idx_b32
 

@@ -24,6 +24,7 @@ from numba_tma.kernels.matmul.measurements import fastest, key_of, time_on_gpu
 from numba_tma.kernels.matmul.operands import (
     Workspace,
     as_matrices,
+    elements,
     move,
     operand_dtypes,
     padded,
@@ -38,8 +39,6 @@ from numba_tma.kernels.matmul.plan import (
     Tcgen05Config,
     check_config,
 )
-from numba_tma.kernels.matmul.scales import RESULTS as SCALED_RESULTS
-from numba_tma.kernels.matmul.scales import check_scaled, elements, read_scales
 
 #: Operand types that may be mixed, and the types of their results, the default first.
 RESULTS = {
@@ -49,6 +48,7 @@ RESULTS = {
     ("e4m3", "e5m2"): ("bf16", "f16", "f32"),
     ("i8", "u8"): ("i32", "f32", "f16", "bf16"),
 }
+SCALED_RESULTS = ("bf16", "f16", "f32")  #: of any operands with scale factors
 
 ACTIVATION = optional(one_of(*ACTIVATIONS))
 
@@ -178,6 +178,8 @@ def _matmul(
     check_config("matmul", config, Config, SwappedConfig, Tcgen05Config, MmaConfig)
     call = _call(arrays, numbers, kinds, out_dtype, activation)
     if call.scales is not None:
+        from numba_tma.kernels.matmul.scales import check_scaled
+
         check_scaled(call.scales, call.a.dtype, call.b.dtype, config)
     if not call.out.size:
         return []
@@ -210,7 +212,11 @@ def _call(
     a_scales, b_scales = arrays[7:]
     scaled = _are_scaled(a_scales, b_scales)
     shape, kind = _result(a, b, out_dtype or _stored_type(arrays[2]), scaled)
-    scales = read_scales(a, b, a_scales, b_scales, kinds[2])
+    scales = None
+    if scaled:
+        from numba_tma.kernels.matmul.scales import read_scales  # which most calls have no use for
+
+        scales = read_scales(a, b, a_scales, b_scales, kinds[2])
     out = read_matrices("matmul", "out", arrays[2], kind)
     if out.shape != shape:
         raise out.error(f"has shape {out.shape}, but {a.shape} @ {b.shape} has shape {shape}")

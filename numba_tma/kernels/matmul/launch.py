@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array
 from numba_tma.host.cached_kernel import shipped
 from numba_tma.host.dtypes import DType, as_dtype
-from numba_tma.host.scale_factors import ATOM_ROWS
 from numba_tma.host.tensor_map import TensorMap, tensor_map
 from numba_tma.kernels._host.device import (
     fewest_in_same_waves,
@@ -30,13 +29,13 @@ from numba_tma.kernels.matmul.arguments import (
     Terms,
 )
 from numba_tma.kernels.matmul.choice import MatmulProblem, choose, choose_mma, choose_tcgen05
-from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.operands import (
     MN_MAJOR,
     Workspace,
     as_loadable,
     as_one,
     as_operand,
+    elements,
     is_one,
     map_source,
     padded,
@@ -51,8 +50,10 @@ from numba_tma.kernels.matmul.plan import (
     Tcgen05Config,
     accumulator_of,
 )
-from numba_tma.kernels.matmul.scales import BlockScales, elements
-from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
+
+if TYPE_CHECKING:
+    from numba_tma.kernels.matmul.mma_plan import MmaPlan
+    from numba_tma.kernels.matmul.scales import BlockScales
 
 _PAGES = "numba_tma.kernels.matmul."
 matmul_kernel = shipped(_PAGES + "kernel", "matmul_kernel")
@@ -82,7 +83,7 @@ class MatmulCall:
         rest = self.out if self.residual is None else self.residual
         batch, rows, _ = self.out.shape
         same = all(is_one(m) and m.shape[0] == batch for m in (self.a, self.out, rest))
-        whole = self.scales is None or rows % ATOM_ROWS == 0  # each matrix has atoms of its own
+        whole = self.scales is None or self.scales.have_whole_atoms(rows)
         if same and whole and self.b.shape[0] == 1:
             # One matrix with all rows has fuller tiles than many with a few.
             self.a, self.out = as_one(self.a), as_one(self.out)
@@ -218,6 +219,9 @@ def _multiply_tcgen05(
     workspace: Workspace,
 ) -> None:
     """Launch the kernel of Blackwell's tensor cores on operands that it reads as they are."""
+    # Here and below, because the plans of other GPUs take longer to import than a launch does.
+    from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
+
     out, residual, epilogue = call.out, call.residual, call.epilogue
     k, group = elements(call.a), config.cta_group
     described = (
@@ -263,6 +267,8 @@ def _multiply_mma(
     stream: StreamLike,
 ) -> None:
     """Launch the kernel by mma.sync on operands that it reads as they are."""
+    from numba_tma.kernels.matmul.mma_plan import MmaPlan
+
     out, residual, epilogue = call.out, call.residual, call.epilogue
     plan = MmaPlan(
         *(operand_type(a), operand_type(b), a_major, b_major, out.dtype, config),

@@ -49,7 +49,7 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.device.warp_products import load_part, mma_sync, zero_part
 from numba_tma.host.annotations import DeviceFunction, Kernel
-from numba_tma.host.mma_rules import ROWS
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.matmul.epilogue import (
     TileOrigin,
     epilogue_function,

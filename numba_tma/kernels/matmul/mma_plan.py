@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from numba_tma.host.architectures import ARCHITECTURES
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
-from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.warp_rules import PartLayout, WarpPart
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.plan import (
     MmaConfig,

@@ -66,6 +66,11 @@ def as_matrices(array: Array) -> Array:
     return found.view((1, *found.shape[1:]), found.strides)
 
 
+def elements(operand: Array) -> int:
+    """Return the elements along K of an operand (..., K), whose last axis may count bytes."""
+    return operand.dtype.element_shape(operand.shape)[-1]
+
+
 def repeats(array: Array) -> bool:
     """Return whether an axis is expanded, so that elements share memory."""
     return any(n > 1 and stride == 0 for n, stride in zip(array.shape, array.strides))

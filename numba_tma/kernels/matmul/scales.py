@@ -13,10 +13,10 @@ from numba_tma.host.architectures import architecture_of, target_of
 from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.environment import simulated
-from numba_tma.host.scale_factors import ATOM_BYTES, ATOM_SHAPE, blocked_shape
+from numba_tma.host.scale_factors import ATOM_BYTES, ATOM_ROWS, ATOM_SHAPE, blocked_shape
 from numba_tma.host.tcgen05_rules import ScaleFactors
 from numba_tma.kernels._host.device import capability, device_name, has_tcgen05
-from numba_tma.kernels.matmul.operands import Workspace, as_loadable, as_matrices
+from numba_tma.kernels.matmul.operands import Workspace, as_loadable, as_matrices, elements
 from numba_tma.kernels.matmul.plan import AnyConfig, Tcgen05Config
 
 #: Formats: operands that may be mixed, and the scale factors that they have. The first fits.
@@ -25,8 +25,6 @@ FORMATS = {
     "mxfp4": (("e2m1",), ScaleFactors("ue8m0", 32)),
     "mxfp8, mxfp6 and mixes": (("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"), ScaleFactors("ue8m0", 32)),
 }
-#: Types of the results, the default first.
-RESULTS = ("bf16", "f16", "f32")
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,10 @@ class BlockScales:
     operand_types: tuple[DType, DType]  #: as which the tensor cores read a and b
     factors: ScaleFactors
     k_atoms: int  #: atoms along K
+
+    def have_whole_atoms(self, rows: int) -> bool:
+        """Return whether the scales of the next matrix follow those of so many rows at once."""
+        return rows % ATOM_ROWS == 0
 
     def as_map_sources(self, stream: StreamLike, workspace: Workspace) -> list[Array]:
         """Return the scales of a and b as sources of tensor maps.
@@ -164,11 +166,6 @@ def _atoms(scales: Array, operand: Array, factors: ScaleFactors) -> Array:
             "each other: pass a contiguous copy"
         )
     return scales.view((1, matrices * high * wide, ATOM_BYTES))
-
-
-def elements(operand: Array) -> int:
-    """Return the elements along K of an operand (..., K), whose last axis may count bytes."""
-    return operand.dtype.element_shape(operand.shape)[-1]
 
 
 def check_scaled(scales: BlockScales, a: DType, b: DType, config: AnyConfig | None) -> None:

@@ -54,16 +54,16 @@ def gelu(
         `out`, computed in float32 and rounded once.
     """
     if approximate == "tanh":
-        return GELU_TANH(x, out=out, stream=stream, dtype=dtype, plan=plan)
+        return GELU_TANH.compute((x,), out, stream, dtype, plan)
     if approximate != "none":
         checked("gelu", "approximate", approximate, one_of("none", "tanh"))
-    stored = reading_of(x, "gelu(): x")[3] if dtype is None else dtype
+    stored = reading_of(x, "gelu(): x")[0][3] if dtype is None else dtype
     try:
         kind = as_dtype(stored).name
     except TypeError:
         kind = ""  # which is no type for any of them: the call says so
     chosen = GELU.get(kind, GELU["f32"])
-    return chosen(x, out=out, stream=stream, dtype=dtype, plan=plan)
+    return chosen.compute((x,), out, stream, dtype, plan)
 
 
 def swiglu(
@@ -82,4 +82,4 @@ def swiglu(
     """
     if REAL.of_kind(up):  # which `pointwise` takes, as a number for all elements
         raise TypeError(f"swiglu(): up is {up}, a number; pass an array that broadcasts")
-    return SWIGLU(gate, up, out=out, stream=stream, dtype=dtype, plan=plan)
+    return SWIGLU.compute((gate, up), out, stream, dtype, plan)

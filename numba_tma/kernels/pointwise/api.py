@@ -17,13 +17,13 @@ from numba_tma.host.arrays import Array
 from numba_tma.host.cached_kernel import Named, shipped
 from numba_tma.host.layout import MAX_BOX
 from numba_tma.host.tensor_map import tensor_map
-from numba_tma.host.values import NUMBER, REAL, Rule, checked, instance, optional
+from numba_tma.host.values import NUMBER, REAL, Rule, checked, instance, is_real, optional
 from numba_tma.kernels._host.device import sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty, empty_like, tile_for
 from numba_tma.kernels._host.workspace import queue_counter
-from numba_tma.kernels.pointwise.operands import Operands
+from numba_tma.kernels.pointwise.operands import Operands, result_of
 from numba_tma.kernels.pointwise.plan import FULL, PointwisePlan, plan_for
 
 _PAGE = "numba_tma.kernels.pointwise.kernel"
@@ -94,13 +94,24 @@ class Pointwise:
         plan: PointwisePlan | None = None,
     ) -> DeviceArray:
         """Compute `fn` of each element; see `pointwise`."""
-        if len(arguments) != self.parameters:
+        return self.compute(arguments, out, stream, dtype, plan)
+
+    def compute(
+        self,
+        arguments: tuple[DeviceArray | float, ...],
+        out: DeviceArray | None,
+        stream: StreamLike,
+        dtype: DTypeLike | None,
+        plan: PointwisePlan | None,
+    ) -> DeviceArray:
+        """Compute `fn`, as a call does. A function costs less to call than an object."""
+        count = len(arguments)
+        if count != self.parameters:
             raise TypeError(
                 f"{self.name}() takes {self.parameters} arguments, arrays first and numbers after "
-                f"them, but {len(arguments)} were given"
+                f"them, but {count} were given"
             )
-        count = len(arguments)
-        while count and REAL.of_kind(arguments[count - 1]):
+        while count and is_real(type(arguments[count - 1])):
             count -= 1
         arrays = arguments[:count]
         if not 1 <= count <= MOST_INPUTS:
@@ -109,7 +120,8 @@ class Pointwise:
                 f"{self.names[0]} on"
             )
         try:
-            out = self._new(arrays, dtype) if out is None else out
+            if out is None:
+                out = self._new(arrays, dtype)
             self._run((out, *arrays), stream, arguments[count:], dtype, plan)
         except TypeError:
             self._check_order(arrays)
@@ -117,11 +129,14 @@ class Pointwise:
         return out
 
     def _new(self, arrays: tuple[DeviceArray, ...], dtype: DTypeLike | None) -> DeviceArray:
-        """Return a new array for the result."""
-        operands = Operands.read(self.name, self.names, arrays, dtype)
-        if FULL not in operands.kinds:
-            return empty(self.name, self.names[0], arrays[0], operands.shape)
-        like = operands.kinds.index(FULL)
+        """Return a new array for the result, like the first input that has its shape."""
+        try:
+            shape, like = result_of(tuple([array.shape for array in arrays]))
+        except (AttributeError, TypeError, ValueError):  # no shapes, or none that fit together
+            operands = Operands.read(self.name, self.names, arrays, dtype)
+            shape, like = operands.shape, operands.like
+        if like is None:
+            return empty(self.name, self.names[0], arrays[0], shape)
         return empty_like(self.name, self.names[like], arrays[like])
 
     def _check_order(self, arrays: tuple[object, ...]) -> None:
@@ -281,7 +296,33 @@ def _scale_add(x, y, alpha, beta):  # type: ignore[no-untyped-def]
     return alpha * x + beta * y
 
 
-#: ``add(x, y)`` is x + y.
-add = Pointwise(_add, "add")
-#: ``scale_add(x, y, alpha, beta)`` is alpha * x + beta * y, computed in float32.
-scale_add = Pointwise(_scale_add, "scale_add", rule=NUMBER)
+ADD = Pointwise(_add, "add", names=["x", "y"])
+SCALE_ADD = Pointwise(_scale_add, "scale_add", rule=NUMBER, names=["x", "y", "alpha", "beta"])
+
+
+def add(
+    x: DeviceArray,
+    y: DeviceArray | float,
+    *,
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
+    plan: PointwisePlan | None = None,
+) -> DeviceArray:
+    """Compute x + y in float32, rounded once; see `pointwise` for what the arguments can be."""
+    return ADD.compute((x, y), out, stream, dtype, plan)
+
+
+def scale_add(
+    x: DeviceArray,
+    y: DeviceArray,
+    alpha: float,
+    beta: float,
+    *,
+    out: DeviceArray | None = None,
+    stream: StreamLike = None,
+    dtype: DTypeLike | None = None,
+    plan: PointwisePlan | None = None,
+) -> DeviceArray:
+    """Compute alpha * x + beta * y in float32, rounded once; see `pointwise` for the arguments."""
+    return SCALE_ADD.compute((x, y, alpha, beta), out, stream, dtype, plan)

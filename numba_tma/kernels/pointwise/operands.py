@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -62,6 +63,11 @@ class Operands:
         return target.as_rows()
 
     @property
+    def like(self) -> int | None:
+        """The first input of the result's shape, if there is one."""
+        return self.kinds.index(FULL) if FULL in self.kinds else None
+
+    @property
     def pitches(self) -> list[int]:
         """Bytes from the part of each input for one row to the part for the next."""
         return [0 if array.shape[0] == 1 else array.strides[0] for array in self.arrays]
@@ -84,6 +90,13 @@ class Operands:
     def view(self, shape: tuple[int, int], offset: int = 0) -> Operands:
         """Return the memory of contiguous inputs as matrices that start `offset` bytes on."""
         return replace(self, arrays=tuple(a.view(shape, offset=offset) for a in self.arrays))
+
+
+@functools.lru_cache(4096)
+def result_of(shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], int | None]:
+    """Return the shape of the result of such inputs, and the first of them that has it."""
+    shape = np.broadcast_shapes(*shapes)
+    return shape, shapes.index(shape) if shape in shapes else None
 
 
 def _kind(array: Array, result: tuple[int, ...]) -> str:

@@ -1,20 +1,12 @@
 """Row by row: norms, softmax, their gradients, and reductions."""
 
-from numba_tma.kernels.rows.backward import layernorm_backward, rmsnorm_backward
-from numba_tma.kernels.rows.layernorm import layernorm
-from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum
-from numba_tma.kernels.rows.rmsnorm import rmsnorm
-from numba_tma.kernels.rows.softmax import log_softmax, softmax
+from numba_tma.host.lazy_names import homes_of, imported_from
 
-__all__ = [
-    "column_sum",
-    "layernorm",
-    "layernorm_backward",
-    "log_softmax",
-    "rmsnorm",
-    "rmsnorm_backward",
-    "row_argmax",
-    "row_max",
-    "row_sum",
-    "softmax",
-]
+# Not by their first use: each stands in a folder of its name, which would take the name's place.
+from numba_tma.kernels.rows.layernorm import layernorm as layernorm
+from numba_tma.kernels.rows.rmsnorm import rmsnorm as rmsnorm
+from numba_tma.kernels.rows.softmax import softmax as softmax
+
+_HOMES = homes_of(__file__)
+__getattr__, __dir__ = imported_from(globals(), _HOMES)
+__all__ = sorted(_HOMES)

@@ -35,18 +35,28 @@ def _compared(runs: dict[str, Run]) -> Measured:
     return host_time(costs.pop("numba_tma"), costs)
 
 
-def bench_call(torch: ModuleType) -> Measured:
+def bench_call(torch: ModuleType, name: str) -> Measured:
     """Time a call of a wrapper, beside torch's function."""
-    from numba_tma.kernels.rows import rmsnorm
+    from numba_tma.kernels.pointwise import add
+    from numba_tma.kernels.rows import rmsnorm, softmax
 
     x, w = torch.rand(64, 1024, device="cuda"), torch.rand(1024, device="cuda")
     y, norm = torch.empty_like(x), torch.nn.functional.rms_norm
-    return _compared(
-        {
-            "numba_tma": lambda: rmsnorm(x, w, out=y),
-            "torch": lambda: norm(x, (1024,), w, 1e-6),
-        }
-    )
+    ours, torchs = {
+        "add(x, x, out=y)": (lambda: add(x, x, out=y), lambda: torch.add(x, x, out=y)),
+        "add(x, x)": (lambda: add(x, x), lambda: torch.add(x, x)),
+        "softmax(x, out=y)": (
+            lambda: softmax(x, out=y),
+            lambda: torch.softmax(x, 1, out=y),
+        ),
+        "softmax(x)": (lambda: softmax(x), lambda: torch.softmax(x, 1)),
+        "rmsnorm(x, w, out=y)": (
+            lambda: rmsnorm(x, w, out=y),
+            lambda: norm(x, (1024,), w, 1e-6),  # which has no out=
+        ),
+        "rmsnorm(x, w)": (lambda: rmsnorm(x, w), lambda: norm(x, (1024,), w, 1e-6)),
+    }[name]
+    return _compared({"numba_tma": ours, "torch": torchs})
 
 
 def bench_encoding(torch: ModuleType) -> Measured:
@@ -141,5 +151,11 @@ CASES: Cases = {
     ("tensor_map", "cached"): bench_cached_map,
     ("launch", "4 pointers + 1 integer"): bench_launch_of_pointers,
     ("launch", "2 TensorMaps + 1 integer"): bench_launch_of_maps,
-    ("call", "rmsnorm(x, w, out=y) of 64 x 1024"): bench_call,
+    **{
+        ("call", f"{name} of 64 x 1024"): functools.partial(bench_call, name=name)
+        for name in (
+            *("add(x, x, out=y)", "add(x, x)", "softmax(x, out=y)", "softmax(x)"),
+            *("rmsnorm(x, w, out=y)", "rmsnorm(x, w)"),
+        )
+    },
 }

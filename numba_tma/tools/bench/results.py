@@ -59,7 +59,7 @@ def host_time(microseconds: float, peers: dict[str, float]) -> Measured:
 
 def host_seconds(times: dict[str, float]) -> Measured:
     """Return what keeps the host waiting for so many seconds."""
-    return _measured("s on the host", {name: round(s, 2) for name, s in times.items()})
+    return _measured("s on the host", {name: round(s, 3) for name, s in times.items()})
 
 
 def _measured(unit: str, values: dict[str, float]) -> Measured:

@@ -1,6 +1,7 @@
 """What the compiler of bodies keeps between compiles, and what it must not change."""
 
 import gc
+from types import FunctionType
 
 import pytest
 from numba import cuda, types
@@ -39,8 +40,13 @@ def test_a_copied_translation_compiles_to_the_same():
     device_function(add_steps)
     first = [compiled(add_steps, typ) for typ in KINDS]
     assert translation._TRANSLATIONS[add_steps] is not None
-    more = compiled(add_steps, types.Array(types.uint8, 1, "C"))
-    assert len(more) == pytest.approx(len(first[0]), abs=2)
+    again = [compiled(add_steps, typ) for typ in KINDS]
+    assert again == first and first[0] != first[1] != first[2]
+    fresh = FunctionType(add_steps.__code__, globals(), "add_steps")  # which nothing is known of
+    device_function(fresh)
+    unsigned = types.Array(types.uint8, 1, "C")
+    copied = compiled(add_steps, unsigned)
+    assert compiled(fresh, unsigned) == copied and any("ld.global.u8" in one for one in copied)
 
 
 def test_a_changed_global_is_translated_again(monkeypatch):
@@ -106,5 +112,11 @@ def test_a_failing_callee_is_looked_at():
         return checked(values[0]) + count
 
     device_function(through)
-    text = "\n".join(compiled(through, KINDS[0]))
-    assert "bra" in text  # a thread that fails stores nothing
+    failing = compiled(through, KINDS[0])
+    (store,) = [i for i, one in enumerate(failing) if one.startswith("st.global")]
+    # A thread that fails does not store: the branch, on the value, is to a label behind the store.
+    (compared,) = [one for one in failing[:store] if one.startswith("setp") and ", 3" in one]
+    (branch,) = [one for one in failing[:store] if one.startswith("@") and "bra" in one]
+    assert compared.split()[1].rstrip(",") == branch.split()[0].lstrip("@!")
+    label = branch.rstrip(";").split()[-1]
+    assert failing.index(f"{label}:") > store

@@ -156,7 +156,7 @@ def test_a_map_needs_no_dtype_beside_it(monkeypatch):
     monkeypatch.setattr("numba_tma.host.encoding.compute_capability", lambda device: (9, 0))
     monkeypatch.setattr("numba_tma.host.tensor_map.current_device", lambda: 0)
     array = read((64, 64), np.uint16, meaning="bf16")
-    assert read_array(array)[:5] == (ADDRESS, (64, 64), (128, 2), BF16, False)
+    assert read_array(array)[0][:5] == (ADDRESS, (64, 64), (128, 2), BF16, False)
     made = tensor_map(array, Tile((8, 64), "bf16"))
     assert made.dtype is BF16 and made.array is array
 

@@ -1,5 +1,6 @@
 """Launches of cached kernels without a GPU: what is loaded, compiled, passed and refused."""
 
+import collections
 import json
 import os
 import subprocess
@@ -12,12 +13,12 @@ from cuda.bindings import driver as bindings
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.host import cache_files, kernel_store, stored_launch
+from numba_tma.host import cache_files, kernel_key, kernel_store, stored_launch
 from numba_tma.host import driver as _driver
 from numba_tma.host.parameters import Unsupported, type_of
 from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
 from tests.cpu.host.test_launcher import NUMBERS, device_array
-from tests.recording_driver import Array, RecordingDriver
+from tests.recording_driver import CALLS, Array, RecordingDriver
 
 ROOT = Path(__file__).parents[3]
 TILE = tma.Tile((8, 32), "f32")
@@ -345,6 +346,19 @@ def test_maps_are_told_apart_by_their_tiles(gpu):
     assert type_of(tma.tensor_map(Array(5, (128, 64), "f4"), TILE)) == type_of(maps[0])
 
 
+def test_what_maps_and_tuples_are_compiled_to_is_described_once(gpu, monkeypatch):
+    """A call at other addresses has other maps, of kinds that are known."""
+    pair = collections.namedtuple("pair", "x n")
+
+    def arguments(place):
+        map_ = tma.tensor_map(Array(place, (64, 64), "f4"), TILE)
+        return pair(Array(place, (64, 64), "f4"), 1), map_
+
+    texts = [type_of(argument) for argument in arguments(1)]
+    monkeypatch.setattr(kernel_key._Description, "of", lambda *given: pytest.fail("again"))
+    assert [type_of(argument) for argument in arguments(7)] == texts
+
+
 @pytest.mark.parametrize("argument", [None, "x", 1j, object(), np.zeros(3), 2**64, [1]])
 def test_other_arguments_are_left_to_the_compilers_package(argument):
     with pytest.raises(Unsupported):
@@ -353,6 +367,19 @@ def test_other_arguments_are_left_to_the_compilers_package(argument):
 
 # ------------------------------------------------------------------- in a second process
 
+#: What a hit imports none of: compilers, and what other calls and other GPUs need.
+UNNEEDED = (
+    *("numba.", "llvmlite", "cuda.core", "numba_tma.simulator", "numba_tma.device.products"),
+    *(f"numba_tma.host.{name}" for name in (
+        "encoding", "explain", "im2col", "matrix_layout", "mma_rules", "pixel_box", "ragged",
+        "reference", "scale_factors", "tcgen05", "tensor_map", "tensor_tiles", "warp_rules",
+    )),
+    *("numba_tma.kernels.rows.backward", "numba_tma.kernels.rows.columns"),
+    *("numba_tma.kernels.rows.reductions", "numba_tma.kernels.matmul.mma_plan"),
+    *("numba_tma.kernels.matmul.scales", "numba_tma.kernels.matmul.tcgen05_plan"),
+)  # fmt: skip
+MAPS = {f"numba_tma.host.{name}" for name in ("encoding", "tensor_map", "tensor_map_rules")}
+NEEDED = {"gelu": MAPS, "matmul": MAPS}
 
 def test_a_second_process_launches_without_a_compiler(tmp_path):
     """The same launches of rmsnorm, matmul and attention, from another process's files."""
@@ -367,6 +394,11 @@ def test_a_second_process_launches_without_a_compiler(tmp_path):
         return json.loads(done.stdout)
 
     cold, warm = run("--compile"), run()
-    assert "numba" in cold["imported"] and warm["imported"] == []
-    assert warm["launches"] == cold["launches"] and len(warm["launches"]) == 4
+    assert warm["launches"] == cold["launches"] and len(warm["launches"]) == len(CALLS)
+    assert all("numba" in modules for modules in cold["imported"].values())
+    seen = set()
+    for name, modules in warm["imported"].items():  # in the order of the calls
+        seen |= NEEDED.get(name, set())
+        found = {m for m in modules if m.startswith(UNNEEDED)} - seen
+        assert found == set(), f"{name} imports {sorted(found)}"
     assert sum(warm["seconds"].values()) < sum(cold["seconds"].values())

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from numba_tma.host import ragged
 from numba_tma.host.arrays import Array as Read
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Tile
@@ -32,7 +33,6 @@ def launches(monkeypatch):
     monkeypatch.setattr(
         columns, "float_workspace", lambda *shape: Array(9, shape, np.float32)
     )
-    monkeypatch.setattr(Read, "as_numba", lambda self: self)
     return noted
 
 
@@ -93,7 +93,7 @@ def test_a_thread_adds_up_a_column(launches, width):
 def test_axes_of_one_element_have_strides_that_tma_takes(monkeypatch):
     noted = []
     monkeypatch.setattr(arrays, "tensor_map", lambda array, tile, fold: noted.append((array, fold)))
-    monkeypatch.setattr(arrays, "ragged_tensor_map", lambda array, tile: noted.append((array, 0)))
+    monkeypatch.setattr(ragged, "ragged_tensor_map", lambda array, tile: noted.append((array, 0)))
     tile = Tile((1, 64, 1, 64), "f16")
     given = read(1, (1, 70, 1, 64), np.float16, strides=(7, 256, 3, 2))
     arrays.map_of(given, tile)

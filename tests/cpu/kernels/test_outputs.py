@@ -20,7 +20,7 @@ class Shown:
 
 X, VECTOR, HEADS = Shown((4, 8)), Shown((4,)), Shown((1, 8, 2, 64), "<f2")
 CALLS = {
-    "add(): argument 1 is a": ("out", lambda: add(X, X)),
+    "add(): x is a": ("out", lambda: add(X, X)),
     "layernorm_backward(): x is a": (
         "dx",
         lambda: layernorm_backward(X, X, mean=VECTOR, rstd=VECTOR),

@@ -462,32 +462,52 @@ def test_the_layers_are_32_with_each_number_of_rows_four_times():
     assert "DeepSeek-V3 o 1 x 7168 x 16384" in cases
 
 
+MATMUL = "matmul bf16 4096 x 4096 x 4096"
+
+
 def test_first_calls_are_of_fresh_processes_without_caches(monkeypatch, capsys):
     ran, found = [], {"numba_tma": [3.0, 2.0], "cuBLAS": [1.0, 1.5], "Triton": [4.0, 5.0]}
 
     def run(command, env, **how):
-        name = command[-1].split("'")[1]
+        case, name = command[-1].split("'")[1::2]
         caches = {env[name] for name in first_call.CACHES}
         ran.append((name, *caches))
         if name not in found:
             return subprocess.CompletedProcess(command, 1, "", "no such compiler")
         return subprocess.CompletedProcess(command, 0, f"some words\n{found[name].pop(0)}\n", "")
 
-    ship(monkeypatch, "matmul", "matmul", None)
     monkeypatch.setattr(subprocess, "run", run)
-    row = first_call.bench_first_call(None)
+    row = first_call.bench_first_call(None, MATMUL)
     assert (row["unit"], row["numba_tma"]) == ("s on the host", 2.0)
     assert row["peers"] == {"cuBLAS": 1.0, "Triton": 4.0}
     assert capsys.readouterr().out == "first call: torch.compile fails: no such compiler\n"
     assert len(ran) == len({cache for _, cache in ran}) == 7
+    assert "NUMBA_TMA_CACHE" in first_call.CACHES
 
 
-def test_a_first_call_is_timed_until_its_result_is_there(torch, monkeypatch, capsys):
+def test_cached_calls_find_what_the_first_one_has_kept(monkeypatch):
+    times, caches = iter((9.0, 5.0, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0)), set()
+
+    def run(command, env, **how):
+        caches.add(env["NUMBA_TMA_CACHE"])
+        return subprocess.CompletedProcess(command, 0, f"{next(times)}\n", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    row = first_call.bench_cached_call(None, "rmsnorm f16 512 x 4096")
+    assert row["numba_tma"] == 4.0 and row["peers"] == {} and len(caches) == 1
+
+
+def test_a_first_call_is_timed_from_its_imports_until_its_result_is_there(
+    torch, monkeypatch, capsys
+):
     clock, called = iter((10.0, 12.5)), []
-    ship(monkeypatch, "matmul", "matmul", lambda a, b, out: called.append("call"))
+    call = {"numba_tma": lambda: called.append("import") or (lambda: called.append("call"))}
     torch.cuda.synchronize = lambda: called.append("wait")
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(first_call.time, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(first_call, "SIZE", 4)
-    first_call.main("numba_tma")
-    assert called == ["wait", "call", "wait"] and capsys.readouterr().out == "2.5\n"
+    monkeypatch.setattr(
+        first_call.time, "perf_counter", lambda: called.append("time") or next(clock)
+    )
+    monkeypatch.setitem(first_call.CALLS, MATMUL, lambda torch: call)
+    first_call.main(MATMUL, "numba_tma")
+    assert called == ["wait", "time", "import", "call", "wait", "time"]
+    assert capsys.readouterr().out == "2.5\n"

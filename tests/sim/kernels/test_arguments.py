@@ -91,7 +91,7 @@ NUMBERS = {
     "attention scale": lambda n: attention(Q, Q, Q, scale=n),
     "attention softcap": lambda n: attention(Q, Q, Q, softcap=n),
     "attention window": lambda n: attention(Q, Q, Q, window=n),
-    "scale_add argument 3": lambda n: scale_add(X, X, n, 1.0),
+    "scale_add alpha": lambda n: scale_add(X, X, n, 1.0),
 }
 SIGNED = ("alpha", "beta", "argument")
 OPTIONAL = ("attention scale", "attention softcap", "attention window", "scale_add")

@@ -9,7 +9,7 @@ import pytest
 
 from numba_tma.device import causal_scheduler
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.host.mma_rules import ROWS
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.attention import tiles
 from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.tiles import next_kv_tile, schedule_function, tile_functions

@@ -89,5 +89,5 @@ def test_scale_add_into_an_input_with_gaps_between_rows(seeds):
 def test_scale_add_of_what_it_cannot_do():
     with pytest.raises(ValueError, match="shapes .2, 4. and .2, 8. cannot be broadcast"):
         scale_add(values((2, 4)), values((2, 8)), 1, 1)
-    with pytest.raises(ValueError, match="argument 1 is f64; it works on f32, f16 and bf16"):
+    with pytest.raises(ValueError, match="x is f64; it works on f32, f16 and bf16"):
         scale_add(values(8, np.float64), values(8, np.float64), 1, 1)

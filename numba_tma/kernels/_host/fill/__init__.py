@@ -18,5 +18,5 @@ def fill(array: Array | None, value: float, stream: StreamLike) -> None:
     if array is None or not array.size:
         return
     bits = np.array(value, array.dtype.numpy).view(f"u{array.itemsize}")[()]
-    words = array.as_bits().view((array.size,)).as_numba()
+    words = array.as_bits().view((array.size,)).as_argument()
     launch(fill_kernel(), -(-array.size // THREADS), THREADS, stream, words, bits)

@@ -55,7 +55,7 @@ from numba_tma.device.mma import fragment, wgmma, wgmma_wait
 from numba_tma.device.shared import shared_tile
 from numba_tma.host.annotations import Integer, Real, Registers
 from numba_tma.host.layout import Swizzle, Tile
-from numba_tma.host.mma_rules import ROWS, THREADS
+from numba_tma.host.warpgroup import ROWS, THREADS
 from numba_tma.kernels.attention.backward.plan import (
     BLOCK_K,
     DQ_PART,

@@ -17,9 +17,9 @@ from numba_tma.host.arrays import Array
 from numba_tma.host.cached_kernel import shipped
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Tile
-from numba_tma.host.mma_rules import ROWS
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.host.values import FLAG, checked, instance, optional
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty_like
@@ -173,7 +173,7 @@ def _backward(
         *(tensor_map(a, row) for a in (scaled_lse, delta)),
         tensor_map(sums.view((parts, *DQ_PART.shape[1:])), DQ_PART),
         *(map_of(a, stored) for a in (dk, dv)),
-        turns.view((parts,), dtype=as_dtype("i32")).as_numba(),
+        turns.view((parts,), dtype=as_dtype("i32")).as_argument(),
         *(queries, keys, kv_heads, batch, group),
         np.float32(scale),
         np.float32(scale * math.log2(math.e)),

@@ -26,7 +26,7 @@ from numba_tma.device.share import Share
 from numba_tma.device.vectors import four, total
 from numba_tma.host.annotations import Kernel
 from numba_tma.host.dtypes import DType, as_dtype
-from numba_tma.host.mma_rules import ROWS
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.attention.backward.plan import CHUNK, WARPGROUPS, block_q
 from numba_tma.kernels.attention.backward.plan import PASS_THREADS as THREADS
 from numba_tma.kernels.attention.plan import AttentionProblem

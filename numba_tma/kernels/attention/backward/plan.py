@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from numba_tma.backend.interface import constant_class
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
-from numba_tma.host.mma_rules import ROWS, THREADS
 from numba_tma.host.values import check_fields, whole
+from numba_tma.host.warpgroup import ROWS, THREADS
 from numba_tma.kernels._host.limits import CACHED_BYTES
 from numba_tma.kernels.attention.plan import AttentionProblem
 

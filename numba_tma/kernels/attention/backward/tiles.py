@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32
 from numba_tma.host.annotations import Integer
-from numba_tma.host.mma_rules import ROWS
+from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.attention.backward.plan import BLOCK_K, WARPGROUPS
 
 

@@ -1,0 +1,10 @@
+from numba_tma.kernels.rows.backward import layernorm_backward as layernorm_backward
+from numba_tma.kernels.rows.backward import rmsnorm_backward as rmsnorm_backward
+from numba_tma.kernels.rows.layernorm import layernorm as layernorm
+from numba_tma.kernels.rows.reductions import column_sum as column_sum
+from numba_tma.kernels.rows.reductions import row_argmax as row_argmax
+from numba_tma.kernels.rows.reductions import row_max as row_max
+from numba_tma.kernels.rows.reductions import row_sum as row_sum
+from numba_tma.kernels.rows.rmsnorm import rmsnorm as rmsnorm
+from numba_tma.kernels.rows.softmax import log_softmax as log_softmax
+from numba_tma.kernels.rows.softmax import softmax as softmax
