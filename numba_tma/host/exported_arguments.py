@@ -113,7 +113,7 @@ class ExportedArray(ExportedArgument):
     readonly: bool  #: whether it may be read-only
 
     def _accepted(self, argument: Argument, name: str) -> Argument:
-        _, shape, strides, stored, in_elements, readonly, *_ = reading_of(argument, name)
+        (_, shape, strides, stored, in_elements, readonly), *_ = reading_of(argument, name)
         shape, itemsize = tuple(map(int, shape)), storage_itemsize(stored, 0)
         strides = byte_strides(shape, strides and tuple(strides), in_elements, itemsize)
         orders = "CF" if 0 in shape else orders_of(shape, strides, itemsize)

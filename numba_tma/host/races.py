@@ -187,7 +187,8 @@ def read_log_after_failure() -> np.ndarray[Any, Any]:
 
 def _written(number: int) -> np.ndarray[Any, Any]:
     events = _events()[:number]
-    return events[events["kind"] != 0]
+    written: np.ndarray[Any, Any] = events[events["kind"] != 0]
+    return written
 
 
 # --------------------------------------------------------------------------- exceptions

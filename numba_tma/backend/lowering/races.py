@@ -53,8 +53,8 @@ def _word_after(address: Callable[[], int]) -> Callable[..., Any]:
     return lower
 
 
-for _word, _address in ((races.header_word, header_address), (races.event_word, events_address)):
-    compiler.instruction_function(_word, lambda index: signature(U64, U32), _word_after(_address))
+for _native, _address in ((races.header_word, header_address), (races.event_word, events_address)):
+    compiler.instruction_function(_native, lambda index: signature(U64, U32), _word_after(_address))
 
 
 # ------------------------------------------------------------------------------- events
