@@ -1,18 +1,10 @@
 """What a function requires of its kernel: how callees hand it on, and what excludes what."""
 
-import gc
-import re
-
 import pytest
-from numba import cuda, types
 from numba.cuda.core.errors import TypingError
 
-import numba_tma as tma
-from numba_tma.backend.interface import device_function
-from numba_tma.backend.numba_cuda import functions
 from numba_tma.backend.numba_cuda.facts import Facts, known_facts
 from numba_tma.host.tensor_tiles import ColumnClaim
-from numba_tma.tools.testing import compile_ptx
 
 
 @pytest.mark.parametrize(
@@ -72,28 +64,3 @@ def test_requirements_that_exclude_each_other(before, callee, text):
 
 def test_an_unknown_function_requires_nothing():
     assert known_facts("no such function") == Facts()
-
-
-TILE = tma.Tile((8, 32), "f32")
-
-
-def test_each_call_in_the_source_has_memory_of_its_own(monkeypatch):
-    @device_function
-    def of_memory(value):
-        tile = tma.shared_tile(TILE)
-        tile[0, 0] = value
-        return tile.address
-
-    def kernel(out):
-        out[0] = of_memory(1.0)
-        out[1] = of_memory(2.0)
-        out[2] = of_memory(3.0)
-
-    def collect(context, builder, function):
-        # No copy of the body is kept: what its callers need of it is in their libraries.
-        if function is of_memory:
-            gc.collect()
-
-    monkeypatch.setattr(functions, "CALLED", [*functions.CALLED, collect])
-    text = compile_ptx(cuda.jit(kernel), (types.uint32[::1],), cc=(9, 0, "a"))
-    assert len(set(re.findall(r"\.shared \.align \d+ \.b8 (\S+)\[1024\]", text))) == 3

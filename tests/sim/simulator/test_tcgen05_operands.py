@@ -121,7 +121,7 @@ def test_a_shift():
     np.testing.assert_array_equal(memory[:, :8], expected)
 
 
-@pytest.mark.parametrize("lane", [1, 16, 31, 33, 127, 128, 160])
+@pytest.mark.parametrize("lane", [1, 48, 128])
 def test_a_shift_begins_at_a_warps_first_lane(lane):
     def body(rank, base, at):
         sim.tcgen05_cp("128x256b", base, descriptor(at[0], 128), 1)
