@@ -6,6 +6,8 @@ from pathlib import Path
 
 # Tests neither read nor write the developer's caches; those of the cache choose a folder.
 os.environ["NUMBA_TMA_CACHE"] = "0"
+# With colorama installed, Numba's errors and warnings have codes for colours in them.
+os.environ["NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING"] = "1"
 
 import pytest
 

@@ -41,6 +41,7 @@ class RecordingDriver:
         self._entries: list[str] = []
 
     def cuInit(self, flags: int) -> Any:
+        assert flags == 0
         return (SUCCESS,)
 
     def cuCtxGetDevice(self) -> Any:
@@ -71,6 +72,7 @@ class RecordingDriver:
     def cuLibraryLoadData(self, code: bytes, *options: Any) -> Any:
         if self.refused:
             return driver.CUresult.CUDA_ERROR_INVALID_IMAGE, driver.CUlibrary(0)
+        assert options == ([], [], 0, [], [], 0)  # as many as the lists have
         self.loaded.append(bytes(code))
         return SUCCESS, driver.CUlibrary(len(self.loaded))
 
@@ -89,6 +91,8 @@ class RecordingDriver:
     def cuLaunchKernelEx(self, config: Any, function: Any, parameters: int, extra: int) -> Any:
         from numba_tma.host.stored_launch import _loaded
 
+        assert extra == 0 and config.sharedMemBytes == 0
+        assert config.numAttrs == len(config.attrs)
         entry = self._entries[int(function) - 1]
         sizes = self.sizes.get(entry)
         if sizes is None:

@@ -12,7 +12,7 @@ from numba_tma.ptx import ctaid_x, nctaid_x
 
 
 @constant_class
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class PersistentGrid:
     """A persistent scheduler: a block has its number's tile, and each one a whole grid further.
 

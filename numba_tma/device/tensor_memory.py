@@ -64,7 +64,7 @@ class HasThreads(Protocol):
         """Threads of its warps."""
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True)
 class TensorMemory:
     """Columns of tensor memory that a block allocates for its whole life.
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Index = int | NDArray[np.integer[Any]]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class DType:
     """One element type. There is one object per name, so types compare and hash by identity.
 

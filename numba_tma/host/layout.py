@@ -55,7 +55,7 @@ class Swizzle(IntEnum):
     __hash__ = int.__hash__  # Enum's own hash is a Python function, too slow for tensor_map's cache
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True)
 class Tile(KernelArgument):
     """A block of elements in shared memory, in row-major order.
 

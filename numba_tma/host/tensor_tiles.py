@@ -76,8 +76,8 @@ class TensorOperand:
     m: int
     k: int
     dtype: DType
-    cta_group: int = 1
-    ws: bool = False
+    cta_group: int
+    ws: bool
 
     def __str__(self) -> str:
         return f"operand({self.m}, {self.k}, {self.dtype}{_variant(self)})"
@@ -148,8 +148,8 @@ class TensorMetadata:
     m: int
     k: int
     dtype: DType  #: of A
-    cta_group: int = 1
-    ws: bool = False
+    cta_group: int
+    ws: bool
 
     def __str__(self) -> str:
         return f"metadata({self.m}, {self.k}, {self.dtype}{_variant(self)})"

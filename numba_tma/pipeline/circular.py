@@ -53,7 +53,7 @@ BARRIERS = ("one", "each")
 TAKEN = RESERVED | {"accesses", "barrier_of", "base", "pipeline", "wait"}
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True)
 class CircularBuffer(StageLayout):
     """Stages of shared memory into which the threads that work on them also load.
 

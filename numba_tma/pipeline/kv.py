@@ -44,7 +44,7 @@ from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import barrier_sync, fence_mbarrier_init, st_shared_u64, tid_x
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True)
 class KVPipeline:
     """A ring of `num_kv_stages` stages in shared memory, each for one K tile or one V tile.
 

@@ -45,7 +45,7 @@ from numba_tma.ptx import (
 )
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True)
 class LaunchControl:
     """A persistent scheduler: a block that has computed its tile takes the next block of the grid.
 

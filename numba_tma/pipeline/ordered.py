@@ -37,7 +37,7 @@ from numba_tma.ptx import (
 )
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class OrderedSequenceBarrier:
     """Turns of `roles` at `depth` stages of their work.
 

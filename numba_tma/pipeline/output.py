@@ -46,7 +46,7 @@ from numba_tma.ptx import (
 WARPS_OF_LANES = LANES // WARP
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True)
 class OutputTilePipeline:
     """A ring of `num_stages` accumulators, which the role `mma` fills and `epilogue` releases.
 
@@ -254,7 +254,7 @@ class OutputTilePipeline:
             tcgen05_commit(barrier, 1)
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True)
 class ColumnRing(TilePipeline):
     """The ring of an `OutputTilePipeline` in tensor memory: barriers without tiles.
 

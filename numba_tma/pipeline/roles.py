@@ -30,7 +30,7 @@ REGISTER_FILE = 65536  #: 32-bit registers of an SM
 FIRST_FREE_BARRIER = MAX_ROLES + 1
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Group:
     """A number of threads, warps or warpgroups; see `Threads`, `Warps` and `Warpgroups`."""
 
@@ -170,7 +170,7 @@ class Role:
             setmaxnreg_inc(self.registers)
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True)
 class Roles:
     """The roles of a kernel's threads, in the order of ``threadIdx.x``.
 
@@ -279,7 +279,7 @@ def _check_warpgroups(groups: dict[str, Group], block: int) -> None:
         )
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class NamedBarrier:
     """One of the 16 named barriers of a block, which `threads` threads share.
 

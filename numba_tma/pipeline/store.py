@@ -36,7 +36,7 @@ from numba_tma.pipeline.store_handle import StorePipelineHandle, prepare_meeting
 from numba_tma.ptx import ntid_x, tid_x
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True)
 class StorePipeline(StageLayout):
     """A ring of `num_stages` stages that threads write and the copy engine stores.
 

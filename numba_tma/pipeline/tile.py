@@ -55,7 +55,7 @@ FILLED_BY = ("tma", "cp_async", "threads")
 RELEASED_BY = ("threads", "tcgen05")
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True)
 class TilePipeline(RingArrivals, StageLayout):
     """A ring of `num_stages` stages in shared memory, each holding the named `tiles`.
 

@@ -44,7 +44,6 @@ def cp_async(what: str, dst: int, src: Bytes, nbytes: int, src_size: int) -> Non
         copy.content = thread.log.new_fill()
         into = Span(cta.rank, address, address + nbytes)
         thread.note(CopyAsync(copy.number, copy.content, into))
-    cta.scheduler.event()
     cta.scheduler.start_copy(copy)
     cta.scheduler.point()
 
@@ -118,6 +117,5 @@ def _arrive(what: str, addr: int, *, hold: bool) -> None:
         barrier.publish(told)
         change(thread, cta, barrier, barrier.model.arrive)
 
-    cta.scheduler.event()
     cta.scheduler.start_copy(AsyncArrival(thread, number, arrive))
     cta.scheduler.point()

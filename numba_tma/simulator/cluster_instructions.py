@@ -219,7 +219,6 @@ def _start(
     write = AsyncWrite(thread, owner, address, nbytes, change, barrier, known)
     barrier.issue(write)
     owner.emit(thread, "issue", barrier.name, nbytes)
-    cta.scheduler.event()
     cta.scheduler.start_copy(write)
     note_issue(thread, [write], None)
     cta.scheduler.point()

@@ -374,7 +374,6 @@ def _load(
         barrier.issue(load)
         loads.append(load)
         barrier.cta.emit(thread, "issue", barrier.name, tx_bytes)
-        scheduler.event()
         scheduler.start_copy(load)
     note_issue(thread, loads, source)
     scheduler.point()
@@ -453,7 +452,6 @@ def _store(
         thread.log.read(cta, address, nbytes)
         thread.note(IssueStore(groups.stores, Span(cta.rank, address, address + nbytes)))
     cta.emit(thread, "store", cta.memory.describe(address, nbytes), nbytes)
-    cta.scheduler.event()
     cta.scheduler.start_copy(store)
     cta.scheduler.point()
 

@@ -83,7 +83,7 @@ class Scheduler:
         self._runnable.append(thread)
 
     def start_copy(self, copy: Copy) -> None:
-        """Add a copy, which runs by itself from now on."""
+        """Add a copy, which runs by itself from now on; each of its steps is an event."""
         self._copies.append(copy)
 
     def event(self) -> None:

@@ -358,7 +358,6 @@ def _start(
         spans = [Span(cta.rank, address, address + nbytes) for cta, address, nbytes in read]
         thread.note(Multiply(queue.commits + 1, tuple(spans)))
     scheduler = thread.cta.scheduler
-    scheduler.event()
     scheduler.start_copy(queue.issue(what, execute))
 
 

@@ -313,7 +313,6 @@ def _meet_pair(thread: SimulatedThread, name: str, cta_group: int) -> None:
 
 def _start(thread: SimulatedThread, access: TensorLoad | TensorStore | Commit) -> None:
     scheduler = thread.cta.scheduler
-    scheduler.event()
     scheduler.start_copy(access)
     scheduler.point()
 

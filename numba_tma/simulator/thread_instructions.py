@@ -143,7 +143,6 @@ def await_primary() -> None:
     thread = current()
     if thread.cta.dependent:
         thread.cta.await_primary(thread)
-    thread.cta.scheduler.point()
 
 
 def yield_turn() -> None:

@@ -38,6 +38,20 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/device/fragment_moves.py",
         "by_16 = values.reshape(-2, 2, 2, 2)  # left and right 8 columns, row, neighbours",
     ): "NumPy takes any negative extent for the one that follows from the others.",
+    (
+        "numba_tma/host/arrays.py",
+        "self.address + sum(end for end in ends if end >= 0) + self.itemsize,",
+    ): "A zero adds nothing to a sum.",
+    ("numba_tma/host/arrays.py", "self.address + sum(end for end in ends if end <= 0),"): (
+        "A zero adds nothing to a sum."
+    ),
+    (
+        "numba_tma/host/boxes.py",
+        "(offset, tuple(i * step for i, step in zip(self.element_strides, start, strict=True)))",
+    ): "Products of integers commute.",
+    ("numba_tma/host/kernel_store.py", "return 1"): (
+        "A kernel's file has more than one byte, so that a limit of one keeps none either."
+    ),
     ("numba_tma/host/mma_rules.py", "step = 8 if self.negates or n <= 33 else 16"): (
         "33 columns are a multiple of neither step."
     ),
@@ -56,6 +70,13 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/kernels/matmul/operands.py",
         "return matrices.view((1, batch * rows, columns), (pitch + batch * rows, pitch, step))",
     ): "The stride of an axis of one element is multiplied by 0, or replaced by `map_source`.",
+    ("numba_tma/pipeline/circular_handle.py", "if thread == 1:"): (
+        "Blocks are whole warps, and any one thread may initialise the barriers."
+    ),
+    (
+        "numba_tma/pipeline/roles.py",
+        "each = min(256, (budget - sum(asked.values())) // shared // 8 * 8) if rest else 1",
+    ): "Where each role asks for registers, none takes what is left to each.",
     ("numba_tma/pipeline/ordered.py", "return self.roles[1].arrivals"): (
         "A sequence has two roles or more, of equal arrivals."
     ),
@@ -65,6 +86,13 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("numba_tma/pipeline/ordered.py", "return self.roles[1].group.unit == 1"): (
         "The roles of a sequence are of one kind."
     ),
+    ("numba_tma/simulator/compiling.py", "assert to or answers"): (
+        "A process that is started with pipes has both: the assert is for the type checker."
+    ),
+    (
+        "numba_tma/simulator/global_memory.py",
+        "self.numbers: NDArray[np.int32] = np.zeros((4, nbytes), np.int32)",
+    ): "Views of the numbers have the first three rows.",
     (
         "numba_tma/simulator/global_memory.py",
         "if atomic and view.size * view.itemsize <= 9:",
@@ -77,6 +105,12 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/simulator/matrix_instructions.py",
         "words.append(_word(np.array(pair)[:, [byte, byte - 8]].T))",
     ): "Rows have 16 bytes, so that byte - 8 counts from the end to byte + 8.",
+    **{
+        ("numba_tma/simulator/sparse.py", f"return {name}.reshape(rows, -2)"): (
+            "NumPy takes any negative extent for the one that follows from the others."
+        )
+        for name in ("halves", "dense")
+    },
     ("numba_tma/simulator/protocol.py", "@dataclass(frozen=True, slots=False)"): (
         "A frozen operation gets no other attributes, and nothing asks how it keeps its own."
     ),

@@ -286,7 +286,7 @@ def _type_row_nbytes(
     itemsize = array.dtype.bitwidth // 8
     if wrong := g.bulk_violation(name, tile.static[0], array.ndim, itemsize, listed):
         raise TypingError(wrong)
-    if listed is None and not _is_list(rows) and not isinstance(rows, types.Integer):
+    if not isinstance(rows, types.Integer):
         _accept_rows(name, rows)
     return signature(types.int32, what, tile, array, rows)
 

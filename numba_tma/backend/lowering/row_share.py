@@ -75,7 +75,6 @@ def _accesses(
 
 def _register_load(function: Any, space: str, location: types.Type, streams: bool = False) -> None:
     operand = "location" if space == "shared" else "source"
-    row_type = types.uint32 if space == "shared" else types.uint64
 
     def typer(
         share: types.Type, location_: types.Type, first: types.Type, limit: types.Type
@@ -96,7 +95,7 @@ def _register_load(function: Any, space: str, location: types.Type, streams: boo
             return unaligned_share.load_anywhere(context, builder, share, args[1:])
         words: list[Any] = []
         for address, condition in _accesses(builder, share, share.width, *args[1:]):
-            given = {operand: (row_type, address), **cache, **condition}
+            given = {operand: (location, address), **cache, **condition}
             loaded = emit(row, context, builder, given)
             if share.width == 2:
                 loaded = builder.zext(loaded, I32)

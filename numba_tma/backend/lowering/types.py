@@ -177,8 +177,6 @@ def _type_of_map(tensor_map: TensorMap) -> TensorMapType:
 
 
 typed_by(type_of)
-compiler.typeof_impl.register(TensorMap)(lambda value, context: type_of(value))
-compiler.typeof_impl.register(RaggedTensorMap)(lambda value, context: type_of(value))
 
 
 def _accept_descriptors() -> None:
@@ -227,7 +225,6 @@ class _TensorMapArrayModel(compiler.core_models.PrimitiveModel):
         super().__init__(manager, numba_type, ir.ArrayType(compiler.I64, 16).as_pointer())
 
 
-compiler.typeof_impl.register(TensorMapArray)(lambda value, context: type_of(value))
 compiler.ARGUMENTS[TensorMapArrayType] = lambda argument: argument.address
 
 

@@ -230,9 +230,7 @@ class Body:
         facts = known_facts(name)
         if facts.is_per_call:
             if name in _ALLOCATED:  # each call in the source has its own memory
-                copy = Body(self.function)
-                _COPIES.append(copy)
-                return copy.call(context, builder, sig, args)
+                return Body(self.function).call(context, builder, sig, args)
             _ALLOCATED.add(name)
         facts_of(builder.function).take_over(facts)
         # A compile that has loaded the backend is not in the list: it is a kernel's.
@@ -258,7 +256,6 @@ FUNCTIONS: set[Callable[..., Any]] = set()
 REFUSALS: collections.deque[str] = collections.deque(maxlen=32)
 # Bodies that allocate shared memory: the first call uses the body, each other call a copy.
 _ALLOCATED: set[str] = set()
-_COPIES: list[Body] = []
 
 #: The functions of bodies that are never inlined.
 OUTLINED: set[Callable[..., Any]] = set()

@@ -13,6 +13,7 @@ import collections
 import datetime
 import functools
 import json
+import math
 import os
 import platform
 import subprocess
@@ -138,7 +139,8 @@ def table(results):
     for name in KERNELS:
         found = results["kernels"][name]
         seconds = found["seconds"]
-        cells = [*(seconds[phase] for phase in PHASES), sum(seconds.values())]
+        total = math.fsum(seconds.values())  # `sum` rounds as Python's version does
+        cells = [*(seconds[phase] for phase in PHASES), total]
         numbers = " | ".join(f"{value:.2f}" for value in cells)
         lines.append(f"| {name} | {found['functions']} | {numbers} |")
     return "\n".join(lines)

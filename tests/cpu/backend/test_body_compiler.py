@@ -1,14 +1,16 @@
 """What the compiler of bodies keeps between compiles, and what it must not change."""
 
 import gc
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 
 import pytest
 from numba import cuda, types
 from numba.core.errors import TypingError
+from numba.cuda.core.typed_passes import IRLegalization, PreLowerStripPhis
+from numba.cuda.core.untyped_passes import DeadBranchPrune, ReconstructSSA
 
 from numba_tma.backend.interface import device_function
-from numba_tma.backend.numba_cuda import translation
+from numba_tma.backend.numba_cuda import body_compiler, translation
 from numba_tma.tools.testing import compile_ptx, instructions
 
 STEP = 3
@@ -120,3 +122,81 @@ def test_a_failing_callee_is_looked_at():
     assert compared.split()[1].rstrip(",") == branch.split()[0].lstrip("@!")
     label = branch.rstrip(";").split()[-1]
     assert failing.index(f"{label}:") > store
+
+
+def straight(values, count):
+    return values[0] + count
+
+
+def chosen(values, count):
+    if count > 3:
+        total = values[0]
+    else:
+        total = values[1]
+    return total
+
+
+def early(values, count):
+    if count > 3:
+        return values[0]
+    return values[1]
+
+
+def looped(values, count):
+    total = 0
+    for i in range(count):
+        total += i
+    return total
+
+
+def redefined(values, count):
+    total = values[0]
+    total = total + count
+    return total
+
+
+BRANCHES, SSA = DeadBranchPrune.__name__, ReconstructSSA.__name__
+PHIS, LIFETIMES = PreLowerStripPhis.__name__, IRLegalization.__name__
+
+
+@pytest.mark.parametrize(
+    ("function", "passes"),
+    [
+        (straight, set()), (redefined, set()), (early, {BRANCHES, SSA, LIFETIMES}),
+        (chosen, {BRANCHES, SSA, PHIS, LIFETIMES}), (looped, {BRANCHES, SSA, PHIS, LIFETIMES}),
+    ],
+)  # fmt: skip
+def test_a_body_goes_through_the_passes_that_it_needs(monkeypatch, function, passes):
+    run = []
+    body_compiler.BodyCompiler._passes or compiled(device_function(add_steps), KINDS[0])
+    manager = body_compiler.BodyCompiler._passes
+
+    def noted(step, body):
+        def noting(state):
+            if state.func_id.func is function:
+                run.append(type(step))
+            return body(state)
+
+        return noting
+
+    steps = [(step, noted(step, body), *rest) for step, body, *rest in manager._steps]
+    monkeypatch.setattr(manager, "_steps", steps)
+    device_function(function)
+    compiled(function, types.Array(types.float64, 1, "C"))
+    assert {kind.__name__ for kind in run if kind in body_compiler._NEEDED} == passes
+
+
+def test_what_is_not_lean_has_lifetimes():
+    def state(function, *, debuginfo):
+        return SimpleNamespace(
+            func_id=SimpleNamespace(func=function),
+            func_ir=SimpleNamespace(blocks={0: None}),
+            flags=SimpleNamespace(debuginfo=debuginfo),
+        )
+
+    device_function(straight)
+    for function, debuginfo, needed in (
+        *((straight, False, False), (straight, True, True)),
+        *((state, False, True), (state, True, True)),
+    ):
+        assert body_compiler._needs_lifetimes(state(function, debuginfo=debuginfo)) == needed

@@ -1,11 +1,134 @@
-"""What Numba, with the library's shortcuts in it, makes of kernels without the library."""
+"""Shortcuts in Numba's compiler: when each of them is taken, and that it changes no result."""
 
+import gc
 import json
+import operator
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import pytest
+from numba import types
+from numba.cuda.core import ir
+from numba.cuda.descriptor import cuda_target
+
+from numba_tma.backend.numba_cuda import shortcuts
 from numba_tma.tools.testing import instructions
+
+ATOMIC = 'declare i64 @"___numba_atomic_u64_inc"(i64* %".1", i64 %".2")'
+WORDS = [ATOMIC, "attributes #0 = { argmemonly }", "i1 immarg 0"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", *WORDS, "\n".join(WORDS), "\n".join(WORDS[:2]), "\n".join(WORDS[1:]), "define x"]
+)
+def test_a_module_is_searched_for_atomics_if_it_may_have_some(monkeypatch, text):
+    asked = []
+    replace = shortcuts._replace
+    monkeypatch.setattr(shortcuts, "_replace", lambda text: asked.append(text) or replace(text))
+    assert shortcuts._replace_where_found(text) == replace(text)
+    assert asked == [text] * any(word in text for word in WORDS)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_collector_rests_while_a_function_runs(enabled, fails):
+    def function(a, *, b):
+        """Say so."""
+        assert not gc.isenabled()
+        if fails:
+            raise KeyError
+        return a + b
+
+    was = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        rested = shortcuts.without_collections(function)
+        if fails:
+            with pytest.raises(KeyError):
+                rested(1, b=2)
+        else:
+            assert rested(1, b=2) == 3
+        assert gc.isenabled() == enabled and rested.__doc__ == "Say so."
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+class Unhashable:
+    __hash__ = None
+
+    def __call__(self, a, b=3):
+        pass
+
+
+def test_the_signature_of_any_callable_is_found():
+    for function in (Unhashable(), lambda a, b=3: None):
+        for _ in range(2):
+            assert str(shortcuts._signature(function)) == "(a, b=3)"
+
+
+I32, I64, F32 = types.int32, types.int64, types.float32
+
+
+def test_an_operator_on_numbers_is_typed_once(monkeypatch):
+    context, asked = cuda_target.typing_context, []
+    context.refresh()
+    original = shortcuts._get_call_type
+
+    def counted(self, context, args, kws):
+        asked.append(args)
+        return original(self, context, args, kws)
+
+    monkeypatch.setattr(shortcuts, "_get_call_type", counted)
+    add = context.resolve_value_type(operator.add)
+    vars(add).pop("numba_tma_signatures", None)
+    for args, times in (((I32, I64), 1), ((F32, F32), 1), ((types.literal(3), I32), 1)):
+        signatures = {add.get_call_type(context, args, {}) for _ in range(3)}
+        assert signatures == {original(add, context, args, {})} and len(asked) == times
+        asked.clear()
+    for _ in range(2):  # numbers alone
+        add.get_call_type(context, (types.UniTuple(I32, 2), types.UniTuple(I32, 2)), {})
+    assert len(asked) == 2
+
+
+def block(*targets):
+    """Return a block that ends in a jump, a branch, or a return."""
+    loc = ir.Loc("file", 1)
+    found = ir.Block(ir.Scope(None, loc), loc)
+    condition = ir.Var(found.scope, "condition", loc)
+    if not targets:
+        found.append(ir.Return(condition, loc))
+    elif len(targets) == 1:
+        found.append(ir.Jump(*targets, loc))
+    else:
+        found.append(ir.Branch(condition, *targets, loc))
+    return found
+
+
+def assign(to, name):
+    loc = ir.Loc("file", 1)
+    return ir.Assign(ir.Const(0, loc), ir.Var(to.scope, name, loc), loc)
+
+
+@pytest.mark.parametrize(
+    ("targets", "loops"),
+    [
+        ({0: ()}, False), ({0: (1,), 1: ()}, False), ({0: (1, 2), 1: (2,), 2: ()}, False),
+        ({0: (0,)}, True), ({0: (1,), 1: (1, 2), 2: ()}, True), ({0: (2,), 2: (0, 3), 3: ()}, True),
+    ],
+)  # fmt: skip
+def test_loops_are_jumps_back(targets, loops):
+    blocks = {label: block(*each) for label, each in targets.items()}
+    assert shortcuts._has_loops(blocks) == loops
+    for block_, name in zip(blocks.values(), "abc"):
+        block_.prepend(assign(block_, name))
+    inferer = SimpleNamespace(blocks=blocks)
+    assert shortcuts._is_in_order(inferer) == (not loops)
+    last = blocks[max(blocks)]
+    last.prepend(assign(last, "a"))
+    assert not shortcuts._is_in_order(inferer)
+
 
 PROGRAM = """
 import json, math

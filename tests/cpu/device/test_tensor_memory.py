@@ -95,6 +95,14 @@ def past_the_scores():
     TMEM.start().tile(128, 64).operand(128, "bf16", column=32)
 
 
+def in_an_operand():
+    TMEM.start().operand(128, 64, "bf16").operand(64, "bf16")
+
+
+def factors_of_scores():
+    TMEM.start().tile(128, 64).scale_rows(0, 64)
+
+
 ERRORS = [
     (too_many, (), "takes columns 300 to 555, and TensorMemory.512. has 512"),
     (too_wide, (), "takes 128 columns, and TensorMemory.64. has 64"),
@@ -105,6 +113,8 @@ ERRORS = [
     (three_columns, (ROW,), "tile.load moves 1, 2, 4, .* 128 columns at once, not 3"),
     (odd_column, (ROW,), "column is 1; a cell has 2 elements of bf16: use a multiple of 2"),
     (load_an_operand, (ROW,), r"tile.load: the tile is operand\(128, 64, bf16\)"),
+    (in_an_operand, (), r"the tile is operand\(128, 64, bf16\); operands lie in an accumulator's"),
+    (factors_of_scores, (), r"the tile is tile\(128, 64, f32\), and not of scale factors"),
     (past_the_scores, (), "takes columns 32 to 95, and tile.128, 64, f32. has 64"),
 ]
 

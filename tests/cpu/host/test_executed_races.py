@@ -13,6 +13,7 @@ from numba_tma.backend.interface import device_function
 from numba_tma.backend.lowering.races import matrix_rows
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.backend.numba_cuda.race_check import names_of
+from numba_tma.device.fragment_moves import row_fragment, store_by_thread
 from numba_tma.device.races import delay, note, note_access
 from numba_tma.host.races import (
     CAPACITY,
@@ -218,6 +219,7 @@ def row_cases(tile, full):
         ("ptx.cp_async_bulk_tensor_load(at, y, (n, n), full)", [(k.UNCOUNTED, full, 0, 0)]),
         ("ptx.cp_async_bulk_store(out, tile, 512)", [(k.SOURCE, tile, 512, 0)]),
         ("ptx.cp_async_bulk_tensor_store(x, (n, n), tile)", [(k.SOURCE, tile, 8192, 0)]),
+        ("ptx.cp_async_bulk_tensor_store(y, (n, n), at)", [(k.SOURCE, tile, 16, 0)]),  # unknown
         ("ptx.cp_reduce_async_bulk_tensor(x, (n, n), tile, 'add')", [(k.SOURCE, tile, 8192, 0)]),
         ("ptx.cp_reduce_async_bulk_store(out, tile, 64, 'add.f32')", [(k.SOURCE, tile, 64, 0)]),
         ("ptx.cp_async_bulk_commit_group()", [(k.COMMIT, 0, 0, 0)]),
@@ -323,7 +325,7 @@ def matrix_rows_logged():
 
 
 def all_in_one_process():
-    return {case.__name__: case() for case in (rows_logged, launch_bounds, products)}
+    return {case.__name__: case() for case in CASES}
 
 
 @functools.cache
@@ -400,6 +402,50 @@ def products():
     return logged_by(kernel, 128)
 
 
+SQUARE, NUMBERS, COLUMN = tma.Tile((64, 8), "f32"), tma.Tile(64, "f32"), tma.Tile(8, "f32")
+
+
+def helpers_logged():
+    """Return the granules of shared memory that each helper is logged to read and write."""
+
+    def kernel(out):
+        loaded, stored = tma.shared_tile(SQUARE), tma.shared_tile(SQUARE)
+        slots, numbers = tma.shared_tile(SQUARE), tma.shared_tile(NUMBERS)
+        column, single = tma.shared_tile(COLUMN), tma.shared_tile(NUMBERS)
+        held = tma.load_fragment(loaded, (0, 0), 8) * tma.load_rows(numbers, 0)
+        held.store(stored, (0, 0))
+        store_by_thread(row_fragment(column), slots)
+        single[cuda.threadIdx.x // 2] = single[cuda.threadIdx.x // 2] + np.float32(1)
+
+    found, _, _, tiles = logged_by(kernel, 128)
+    rows = [dict(zip(EVENT.names, each)) for each in found]
+
+    def places(kind, tile, nbytes):
+        told = {row["address"] - tile for row in rows if row["kind"] == kind}
+        return {place for place in told if 0 <= place < nbytes}
+
+    return [
+        [places(kind, tile, nbytes) for kind in (Kind.READ, Kind.WRITE)]
+        for tile, nbytes in zip(tiles, HELD)
+    ]
+
+
+#: Bytes of the tiles of `helpers_logged`, as they are placed.
+HELD = [2048, 2048, 2048, 256, 32, 256]
+CASES = rows_logged, launch_bounds, products, helpers_logged
+
+
+def test_helpers_log_the_16_bytes_that_they_read_and_write():
+    loaded, stored, slots, numbers, column, single = (
+        set(range(0, nbytes, 16)) for nbytes in HELD
+    )
+    none = set()
+    assert in_races_mode()["helpers_logged"] == [
+        *([loaded, none], [none, stored], [none, slots], [numbers, none], [column, none]),
+        [single, single],
+    ]
+
+
 def test_every_step_of_a_kernel_is_an_event():
     found, lines, log, (tile, full) = in_races_mode()["products"]
     rows = [dict(zip(EVENT.names, each)) | {"line": line} for each, line in zip(found, lines)]
@@ -412,6 +458,9 @@ def test_every_step_of_a_kernel_is_an_event():
     (arrive,) = by_kind[Kind.ARRIVE]
     assert (arrive["address"], arrive["size"], arrive["other"]) == (full, 1, 64)
     counts = {kind.name: len(each) for kind, each in by_kind.items() if each}
+    # Of the 16 bytes of each row's first element.
+    wrote = {row["address"] - tile for row in by_kind[Kind.WRITE]}
+    assert wrote == {OPERAND.offset(row, 0) for row in range(64)}
     threads = dict.fromkeys(("MEET", "MET", "FENCE", "CLUSTER_ARRIVE", "CLUSTER_WAITED"), 128)
     assert counts.items() >= threads.items()
     assert sorted(row["other"] for row in by_kind[Kind.CLUSTER_ARRIVE]) == sorted(

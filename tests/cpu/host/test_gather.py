@@ -225,6 +225,13 @@ def of_rows(x, n):
     tma.gather_rows(tma.shared_tile(TILE), x, n, tma.shared_barrier())
 
 
+def rows_of_array(rows, tile=PLAIN):
+    def kernel(x, n):
+        tma.gather_rows(tma.shared_tile(tile), x, rows, tma.shared_barrier())
+
+    return kernel
+
+
 def counted(x, n):
     tma.scatter_rows(tma.shared_tile(TILE), x, (0, 1, 2, 3, 4, 5, 6, 7), count=n)
 
@@ -256,6 +263,10 @@ PARTIAL = TensorMapType(2, TILE, None, "short rows", mode="gather")
         (of_rows, types.float32[::1], SM_90A, "both are matrices"),
         (of_rows, TensorMapType(2, TILE), SM_90A, "takes a map of gather_map, or the array, not"),
         (of_rows, MAP, SM_90A, "(rows=...) takes a tuple of integers, or an array of one axis"),
+        (rows_of_array(1.5), types.float32[:, ::1], SM_90A, "(rows=...) takes a tuple of integers"),
+        (rows_of_array((0.5,) * 8), types.float32[:, ::1], SM_90A, "(rows=...) takes a tuple of"),
+        (rows_of_array(EIGHT[1:]), types.float32[:, ::1], SM_90A, "7 row numbers for a tile of 8"),
+        (rows_of_array("x"), types.float32[:, ::1], SM_90A, "(rows=...) takes a tuple of integers"),
         (counted, MAP, SM_90A, "scatter_rows(count=...) is for an array"),
     ],
 )

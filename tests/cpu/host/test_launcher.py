@@ -190,7 +190,9 @@ def test_maps_and_their_arrays_are_packed(driver, tensor_map, monkeypatch):
     assert len(set(images.values())) == 2
     for first, second in ((x_map, y_map), (y_map, x_map)):
         launch(first, second, 7)
-        assert driver.launches[-1].packed == [images[first], images[second], b"\7" + bytes(7)]
+        expected = [images[first], images[second], b"\7" + bytes(7)]
+        assert driver.launches[-1].packed == expected
+        assert numbas_packing(compiled_by(launch), (first, second, 7)) == expected
     moved = x_map.replace_address
     monkeypatch.setattr(_encoding, "replace_address", lambda value, address: y_map.value)
     launch(x_map, moved(device_array((64, 64), address=1 << 22)), 7)

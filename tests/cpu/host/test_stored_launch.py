@@ -13,7 +13,7 @@ from cuda.bindings import driver as bindings
 from numba import cuda
 
 import numba_tma as tma
-from numba_tma.host import cache_files, kernel_key, kernel_store, stored_launch
+from numba_tma.host import cache_files, debug, kernel_key, kernel_store, stored_launch
 from numba_tma.host import driver as _driver
 from numba_tma.host.parameters import Unsupported, type_of
 from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
@@ -150,6 +150,7 @@ def test_what_cannot_be_used_is_compiled_again(gpu, monkeypatch, damage):
 
 
 def test_a_kernel_in_debug_mode_is_not_cached(gpu, monkeypatch):
+    monkeypatch.setattr(debug, "buffer_address", lambda: debug.NO_GPU)  # as where there is none
     pipe = tma.TilePipeline(2, x=TILE, debug=True)
 
     @tma.cached

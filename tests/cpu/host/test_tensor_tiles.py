@@ -1,5 +1,7 @@
 """Matrices in tensor memory: their columns, what is refused, and columns that two of them share."""
 
+import contextlib
+
 import pytest
 
 from numba_tma.host.layout import Tile
@@ -9,6 +11,7 @@ from numba_tma.host.tensor_tiles import (
     accumulator,
     allocated_columns,
     check_columns,
+    tensor_metadata,
     tensor_operand,
     tensor_scales,
 )
@@ -25,6 +28,38 @@ def test_a_power_of_two_is_allocated(used, columns):
 )
 def test_columns_of_an_accumulator(m, n, cta_group, columns):
     assert accumulator(m, n, "f32", cta_group).columns == columns
+
+
+@pytest.mark.parametrize(
+    ("cta_group", "ws", "rows"),
+    [(1, False, [64, 128]), (2, False, [128, 256]), (1, True, [32, 64, 128]), (2, True, [])],
+)
+def test_rows_and_columns_that_products_have(cta_group, ws, rows):
+    def taken(make, values):
+        found = []
+        for value in values:
+            with contextlib.suppress(ValueError):
+                made = make(value)
+                found.append(value)
+                # The lanes of fewer than 128 rows of a weight-stationary product are others.
+                assert made.ws == (ws and made.m < 128) and made.cta_group == cta_group
+        return found
+
+    def operands(name):
+        return lambda k: tensor_operand(128, k, name, cta_group, ws)
+
+    some = range(0, 300)
+    assert taken(lambda m: accumulator(m, 128, "f32", cta_group, ws), some) == rows
+    assert taken(lambda m: tensor_operand(m, 64, "bf16", cta_group, ws), some) == rows
+    sparse = rows if ws else [128 * cta_group]
+    assert taken(lambda m: tensor_metadata(m, 64, "bf16", cta_group, ws), some) == sparse
+    if rows:
+        step = 8 * cta_group
+        columns = [64, 128, 256] if ws else [*range(step, 513, step)]
+        assert taken(lambda n: accumulator(rows[0], n, "f32", cta_group, ws), range(600)) == columns
+        for name, size in (("bf16", 2), ("e4m3", 1), ("f32", 4)):
+            steps = [*range(32 // size, 600, 32 // size)]
+            assert taken(operands(name), range(600)) == steps
 
 
 def test_operands_are_packed():

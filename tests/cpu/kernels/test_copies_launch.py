@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from numba_tma.kernels.copy import copy
+from numba_tma.kernels.pointwise import add
+from numba_tma.kernels.pointwise.plan import plan_for
 from numba_tma.kernels.transpose import transpose
 from numba_tma.kernels.transpose.api import PLANS
 from tests.cpu.host.test_launcher import device_array
@@ -97,3 +99,17 @@ def test_bytes_are_copied_if_nothing_lies_between_and_rows_if_tma_can(gpu, sourc
         places = [n * size for gap, start in (source, target) for n in (columns + gap, start)]
         width = math.gcd(16, *places)
         assert blocks == math.ceil(rows * math.ceil(columns * size / width) / threads)
+
+
+@pytest.mark.parametrize("columns", [64, 320, 1024])
+@pytest.mark.parametrize("rows", [2, 33, 100, 5000])
+def test_rows_are_added_by_a_block_a_tile(gpu, rows, columns):  # noqa: F811
+    out, *arrays = (view((rows, columns), np.float32, 16) for _ in range(3))
+    add(*arrays, out=out)
+    ((kernel, blocks, threads, _, *given),) = gpu.launches
+    plan, (*_, tile) = plan_for(2), given[0]
+    height, width = tile.shape
+    assert kernel.__name__ == "pointwise_ring"
+    assert width == min(256, columns) and height * width * 4 <= plan.tile_bytes < 2 * tile.nbytes
+    tiles = math.ceil(rows / height) * math.ceil(columns / width)
+    assert blocks == min(tiles, 132 * plan.blocks_per_sm) and threads == plan.threads + 32

@@ -11,8 +11,11 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import Swizzle, Tile
 from numba_tma import simulator as sim
+from numba_tma.device import fragments
 from numba_tma.device.warp_products import load_part, mma_sync, zero_part
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.matrix_layout import MatrixLayout
+from numba_tma.simulator import products
 from tests.kernels.matrix_operands import Operand
 
 BF16 = ml_dtypes.bfloat16
@@ -730,3 +733,37 @@ def test_what_is_no_operand(call, text):
     assert text in fails(
         sim.BadOperand, lambda: call(tma.shared_tile(SQUARE).matrix_descriptor())
     )
+
+
+def test_what_is_kept_for_later_calls_cannot_be_written():
+    tile = tma.Tile((64, 64), "f32")
+    for kept in (
+        *fragments._places(64, 4, 5),
+        fragments._halves(64, 2),
+        fragments._offsets(tile, 0, 0, 64, 4, 5),
+        products.scattered(np.zeros((64, 8), np.float32), 4),
+    ):
+        with pytest.raises(ValueError, match="read-only"):
+            kept[...] = 0
+
+
+K_MAJOR = tma.Tile((64, 64), "bf16", tma.Swizzle.B128)
+
+
+@pytest.mark.parametrize(
+    ("tile", "major", "rows", "steps"),
+    [
+        (K_MAJOR, "K", 64, 4), (K_MAJOR, "K", 64, 1), (K_MAJOR, "K", 8, 1), (K_MAJOR, "MN", 64, 4),
+        (K_MAJOR, "MN", 64, 1), (tma.Tile((64, 32), "bf16", tma.Swizzle.B64), "K", 64, 1),
+        (tma.Tile((4, 64, 8), "bf16"), "K", 64, 1), (tma.Tile((4, 64, 8), "bf16"), "K", 16, 2),
+    ],
+)  # fmt: skip
+def test_the_runs_of_an_operand_are_its_bytes(tile, major, rows, steps):
+    layout = MatrixLayout(tile, major)
+    operand = products.SharedOperand(layout.descriptor(1024), layout)
+    addresses, runs = products.bytes_of(operand, rows, steps)
+    assert addresses.shape == (rows, 16 * steps)
+    held = [byte for start, nbytes in runs for byte in range(start, start + nbytes)]
+    assert held == sorted({int(a) + i for a in addresses.flat for i in range(2)})
+    ends = [start + nbytes for start, nbytes in runs]
+    assert all(end < start for end, (start, _) in zip(ends, runs[1:]))  # as few runs as there are

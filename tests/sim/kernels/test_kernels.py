@@ -6,6 +6,7 @@ import pytest
 
 from numba_tma import simulator
 from numba_tma.kernels.copy.api import copy
+from numba_tma.kernels.copy.plan import CopyPlan
 from numba_tma.kernels.pointwise.api import scale_add
 from tests.tiers import seeds
 
@@ -33,6 +34,23 @@ def test_copy_of_any_number_of_bytes(nbytes):
     out = np.zeros_like(x)
     assert copy(x, out) is out
     np.testing.assert_array_equal(out, x)
+
+
+@pytest.mark.parametrize(
+    ("store", "loaded", "stored"),
+    [("tma", 96, 96), ("registers", 96, 0), ("vector", 0, 0)],
+)
+def test_bytes_leave_a_chunk_by_the_way_of_the_plan(store, loaded, stored):
+    x = np.arange(100, dtype=np.uint8)
+    out = np.zeros_like(x)
+    with simulator.record() as trace:
+        copy(x, out, plan=CopyPlan(64, store=store))
+    np.testing.assert_array_equal(out, x)
+    moved = {
+        kind: sum(event.nbytes for event in trace.events if event.kind == kind)
+        for kind in ("issue", "store")
+    }
+    assert moved == {"issue": loaded, "store": stored}
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float64, ml_dtypes.bfloat16, np.uint32])

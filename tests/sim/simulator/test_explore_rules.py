@@ -9,6 +9,21 @@ from numba import cuda
 
 from numba_tma import simulator as sim
 from numba_tma.simulator import protocol
+from numba_tma.simulator.components import (
+    Await,
+    BarrierValue,
+    CellValue,
+    Complete,
+    Fill,
+    Filled,
+    Launch,
+    ReadBy,
+    ReadDone,
+    Rewritten,
+    Seen,
+    apply,
+)
+from numba_tma.simulator.protocol import Arrive, CountBytes, Init, Inval, Wait
 
 F32 = np.dtype(np.float32)
 VALUES = 4
@@ -64,6 +79,100 @@ def test_bytes_are_expected_before_their_load_begins(loads, message, early):
         assert sim.explore(lambda: kernel[1, 2](x)).states > 5
         return
     found_in_records_without_it(lambda: kernel[1, 2](x), sim.WrongByteCount, message)
+
+
+@pytest.mark.parametrize("completed", [BYTES, BYTES - 4, BYTES + 4])
+def test_bytes_that_threads_count_are_explored(completed):
+    @cuda.jit
+    def kernel():
+        full = sim.allocate_shared("full", 8, 8)
+        if cuda.threadIdx.x == 0:
+            sim.mbarrier_init(full, 1)
+            sim.fence_mbarrier_init()
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            sim.mbarrier_expect_tx(full, BYTES)
+            sim.mbarrier_complete_tx(full, BYTES)
+            sim.mbarrier_expect_tx(full, BYTES)
+            sim.mbarrier_arrive(full)
+        else:
+            sim.mbarrier_complete_tx(full, completed)
+        wait(full, 0)
+
+    if completed == BYTES:
+        assert sim.explore(lambda: kernel[1, 2]()).states > 5
+    else:
+        with pytest.raises(sim.SimulatorError):
+            sim.explore(lambda: kernel[1, 2]())
+
+
+NONE, SOME = frozenset(), frozenset({5})
+
+
+@pytest.mark.parametrize(
+    ("effect", "value", "after"),
+    [
+        (Seen(3, "it"), (3, 0, NONE), (3, 0, NONE)), (Seen(3, "it"), (3, 0, SOME), (3, 0, SOME)),
+        (Seen(3, "it"), (2, 0, NONE), "it while the copy or write that .* has not even begun"),
+        (Seen(3, "it"), (2, 3, NONE), "it while the copy or write that .* is still under way"),
+        (Seen(3, "it"), (4, 0, NONE), "it after something else has overwritten them"),
+        (Seen(3, "it"), (3, 4, NONE), "it while a copy or write over them is under way already"),
+        (Rewritten(3), (3, 0, NONE), (3, 0, NONE)), (Rewritten(3), (2, 0, NONE), "written while"),
+        (Rewritten(3), (3, 0, SOME), "written while a store or copy may still be reading them"),
+        (Rewritten(3), (3, 4, NONE), "written while a copy or write over them is under way"),
+        (Fill(4, "it"), (3, 0, NONE), (3, 4, NONE)),
+        (Fill(4, "it"), (3, 0, SOME), "it while a store or copy may still be reading them"),
+        (Fill(4, "it"), (3, 5, NONE), "it while another copy or write of them is under way"),
+        (Filled(4), (3, 4, SOME), (4, 0, SOME)), (Filled(4), (3, 5, NONE), False),
+        (ReadBy(5), (3, 4, NONE), (3, 4, SOME)), (ReadDone(5), (3, 4, SOME), (3, 4, NONE)),
+        (ReadDone(6), (3, 4, SOME), False), (Await({4}), (3, 4, NONE), False),
+        (Await({5}), (3, 4, SOME), False), (Await({6}), (3, 4, SOME), (3, 4, SOME)),
+    ],
+)  # fmt: skip
+def test_what_an_effect_makes_of_a_cell(effect, value, after):
+    value = CellValue(*value)
+    if isinstance(after, str):
+        with pytest.raises(sim.SimulatorError, match=f"^{after}"):
+            apply(effect, value)
+    else:
+        assert apply(effect, value) == (after and CellValue(*after))
+
+
+PLACE = None
+
+
+@pytest.mark.parametrize(
+    ("effect", "value", "after"),
+    [
+        (Init(PLACE, 2), None, (2, 2, 0, 0, 0)), (Init(PLACE, 2), (2, 2, 0, 0, 0), "mbarrier_init"),
+        (Inval(PLACE), None, "used where there may be no"), (Inval(PLACE), (2, 2, 0, 0, 0), None),
+        (Inval(PLACE), (2, 2, 8, 0, 8), "mbarrier_inval while loads that complete on it run"),
+        (CountBytes(PLACE, 8), (2, 2, 0, 0, 0), (2, 2, 8, 0, 0)),
+        (CountBytes(PLACE, 0), (2, 1, 8, 0, 0), (2, 1, 8, 0, 0)),
+        (CountBytes(PLACE, -8), (2, 2, 8, 0, 0), (2, 2, 0, 0, 0)),
+        (CountBytes(PLACE, -8), (2, 0, 8, 0, 0), (2, 2, 0, 1, 0)),
+        (Launch(8), (2, 2, 8, 0, 0), (2, 2, 8, 0, 8)),
+        (Complete(8), (2, 2, 8, 0, 8), (2, 2, 0, 0, 0)),
+        (Complete(8), (2, 0, 8, 0, 16), "phase 0 completes while 8 bytes of its loads are still"),
+        (Arrive(PLACE, 1, None, False, False), (2, 2, 0, 0, 0), (2, 1, 0, 0, 0)),
+        (Arrive(PLACE, 1, 8, False, False), (2, 1, 0, 0, 0), (2, 0, 8, 0, 0)),
+        (Arrive(PLACE, 1, None, True, False), (2, 2, 0, 0, 0), (1, 1, 0, 0, 0)),
+        (Arrive(PLACE, 2, None, False, False), (2, 2, 0, 3, 0), (2, 2, 0, 4, 0)),
+        (Arrive(PLACE, 2, None, False, False), (2, 2, -8, 0, 0), "phase 0: the loads bring 8 byte"),
+        (Wait(PLACE, 0, False), (2, 2, 0, 0, 0), False),
+        (Wait(PLACE, 0, False), (2, 2, 0, 1, 0), (2, 2, 0, 1, 0)),
+        (Wait(PLACE, 1, False), (2, 2, 0, 1, 0), False),
+        (Wait(PLACE, 1, True), (2, 2, 0, 1, 0), False),
+        (Wait(PLACE, 1, True), (2, 2, 0, 2, 0), (2, 2, 0, 2, 0)),
+    ],
+)  # fmt: skip
+def test_what_an_effect_makes_of_a_barrier(effect, value, after):
+    value = value and BarrierValue(*value)
+    if isinstance(after, str):
+        with pytest.raises(sim.SimulatorError, match=f"^{after}"):
+            apply(effect, value)
+    else:
+        assert apply(effect, value) == (after and BarrierValue(*after))
 
 
 @pytest.mark.parametrize("answered", [True, False])

@@ -6,6 +6,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator
+from numba_tma.host import host_only
 from tests.mutants.refused import PIPE, REFUSED, ROLES, TILE, loader
 
 OF_ROLES = tma.TilePipeline(2, x=TILE, producer=ROLES.load, consumer=ROLES.compute)
@@ -199,3 +200,16 @@ def test_a_kernel_whose_file_holds_another_text_runs(tmp_path):
     y = np.zeros(1)
     names["kernel"][1, 1](y)
     assert y[0] == 1
+
+
+def test_kernels_know_maps_by_their_types_alone(monkeypatch):
+    one = tma.tensor_map(np.zeros((16, 32), np.float32), TILE)
+    of_one, of_many = ("array", "dtype", "rank", "tile"), ("maps",)
+    for it, names in ((one, of_one), (tma.TensorMapArray([one]), of_many)):
+        for name in names:
+            read = eval(f"lambda it: it.{name}")
+            read(it)  # on the host
+            with monkeypatch.context() as of_a_kernel:
+                of_a_kernel.setattr(host_only, "KERNEL_CODE", {id(read.__code__)})
+                with pytest.raises(AttributeError, match=name):
+                    read(it)

@@ -121,6 +121,16 @@ def test_a_shift():
     np.testing.assert_array_equal(memory[:, :8], expected)
 
 
+@pytest.mark.parametrize("lane", [1, 48, 128])
+def test_a_shift_begins_at_a_warps_first_lane(lane):
+    def body(rank, base, at):
+        sim.tcgen05_cp("128x256b", base, descriptor(at[0], 128), 1)
+        sim.tcgen05_shift(base + (lane << 16), 1)
+
+    with pytest.raises(sim.TensorMemoryMisuse, match=f"lane {lane}; use 0, 32, 64 or 96"):
+        run(issued(body), [np.zeros(4096, np.uint8)])
+
+
 # ------------------------------------------------------------------------- scale factors
 
 

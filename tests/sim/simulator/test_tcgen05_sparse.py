@@ -268,6 +268,37 @@ def test_mistakes(given, error, text):
         issue(**given)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "word", "first"),
+    [("f16", "f16", 0x44444044, 8), ("tf32", "tf32", 0x44444044, 4), ("i8", "u8", 0x44404444, 16),
+     ("mxf4", "e2m1", 0x44404444, 32)],
+)  # fmt: skip
+def test_a_wrong_code_is_named_with_its_elements(kind, name, word, first):
+    """A code is for 4 elements, for 2 of tf32, and for 8 packed ones of 4 bits."""
+    scaled = {"scale_type": "ue8m0"} if kind == "mxf4" else {"d": SUMS.get(name, "f32")}
+    said = idesc(kind, 128, 64, name, name, sparse=True, **scaled)
+    image = np.full((128, 4), word, np.uint32).view(np.uint8).ravel()
+
+    def body(rank, base, at, barrier):
+        if ptx.elect_sync():
+            ptx.tcgen05_cp(base + 256, descriptor(at[1], 128), "128x128b", 1)
+            place, metadata = descriptor(at[0], 128), base + 256
+            if kind == "mxf4":
+                for i in range(2):
+                    ptx.tcgen05_cp(base + 264 + 4 * i, descriptor(at[1], 32), "32x128b.warpx4", 1)
+                block = "mxf4.block_scale.block32"
+                ptx.tcgen05_mma_block_scaled_sp(
+                    base, place, place, metadata, said, base + 264, base + 268, False, block, 1
+                )
+            else:
+                ptx.tcgen05_mma_sp(base, place, place, metadata, said, False, kind, 1)
+            ptx.tcgen05_commit(barrier, 1)
+        barrier.wait(0)
+
+    with pytest.raises(sim.BadOperand, match=f"the code 0x0 for row 0, elements {first} on"):
+        run(body, [np.zeros(128 * 64, np.uint8), image])
+
+
 def test_copies_of_the_metadata_that_differ():
     said = idesc("f16", 64, 64, "f16", "f16", sparse=True)
     words = np.full((128, 4), 0x44444444, np.uint32)

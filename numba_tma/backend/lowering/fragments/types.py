@@ -265,7 +265,7 @@ class _FragmentItem(compiler.AbstractTemplate):
 def _lower_getitem(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> Any:
-    index = args[1] if isinstance(args[1], int) else sig.args[1].literal_value
+    index = sig.args[1].literal_value
     if isinstance(sig.args[0], RowsType):
         return builder.extract_value(args[0], index)
     return elements(context, builder, sig.args[0], args[0])[index]
