@@ -7,6 +7,7 @@ a byte. 16 elements of an unpacked type take 16 bytes there: their data, then a 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -47,7 +48,7 @@ class DType:
     bits: int
     shared_bits: int
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes per element.
 
@@ -83,7 +84,7 @@ class DType:
         """NumPy type of an array's elements in memory: bytes, if elements are packed."""
         return np.dtype(np.uint8) if self.is_packed else self.numpy
 
-    @property
+    @cached_property
     def kernel_storage(self) -> np.dtype:
         """NumPy type as which kernels read the stored bits, before they widen them to `compute`."""
         read = np.dtype(self.compute)
