@@ -147,10 +147,12 @@ class Hazards:
         nbytes = pieces.shape[1]
         row, granules = thread.row, addresses // GRANULE
         transfers = self._async_fills or self._copied or self._reductions or self._outgoing
-        products = any(
-            _any((start <= granules) & (granules < end))
-            for start, end, _ in (*self._products, *self._matrix_reads)
-        )
+        known = self._clocks.table[row]
+        reads = [
+            *(its[:2] for its, p in self._products.items() if _any(p.ended > known[p.rows])),
+            *(its[:2] for its, n in self._matrix_reads.items() if n > known[its[2].known]),
+        ]
+        products = any(_any((first <= granules) & (granules < last)) for first, last in reads)
         late = self._fill_phase[granules] > self._clocks.table[row, self._fill_column[granules]]
         stored = self._has_stores and _any(self._stores[granules] > self._clocks.stores(row))
         if transfers or products or stored or _any(late):
@@ -436,7 +438,7 @@ class Hazards:
         self, row: int, first: int, last: int, what: str, product: PendingProduct
     ) -> None:
         unknown = product.ended > self._clocks.table[row, product.rows]
-        if unknown.any():
+        if _any(unknown):
             late = product.threads[int(np.argmax(unknown))]
             where = self._memory.describe(first * GRANULE, (last - first) * GRANULE)
             raise EarlyOverwrite(

@@ -146,7 +146,7 @@ class Scheduler:
             raise error
 
     def _next(self, preferred: SimulatedThread | None = None) -> SimulatedThread | None:
-        """Choose the next thread, `preferred` if it is given; None when all have ended or failed."""
+        """Choose the next thread, the `preferred` one if any; None when all ended or one failed."""
         self.step += 1
         runnable = self._runnable
         while self.error is None:
