@@ -7,7 +7,6 @@ a byte. 16 elements of an unpacked type take 16 bytes there: their data, then a 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -48,7 +47,7 @@ class DType:
     bits: int
     shared_bits: int
 
-    @cached_property
+    @property
     def itemsize(self) -> int:
         """Bytes per element.
 
@@ -84,7 +83,7 @@ class DType:
         """NumPy type of an array's elements in memory: bytes, if elements are packed."""
         return np.dtype(np.uint8) if self.is_packed else self.numpy
 
-    @cached_property
+    @property
     def kernel_storage(self) -> np.dtype:
         """NumPy type as which kernels read the stored bits, before they widen them to `compute`."""
         read = np.dtype(self.compute)

@@ -45,7 +45,7 @@ def check(*given, config=ONE, **options):
 @pytest.mark.parametrize(
     ("shape", "config"),
     [
-        ((64, 64, 256), ONE),
+        pytest.param((64, 64, 256), ONE, marks=pytest.mark.slow),
         ((100, 72, 200), ONE),
         ((70, 200, 272), ScaledConfig(128, 96, stages=2)),  # tiles of columns of two blocks
         pytest.param((130, 260, 272), ScaledConfig(128, 96, stages=2), marks=pytest.mark.slow),
