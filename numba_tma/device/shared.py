@@ -205,15 +205,18 @@ def _row_nbytes(tile: Tile) -> int:
 
 
 def _widen(value: Any, compute: str) -> Any:
-    return value.astype(compute)
+    return value if value.dtype == compute else value.astype(compute)
 
 
 def _narrow(value: Any, dtype: DType) -> Any:
     if dtype.compute == "float32" and dtype.itemsize == 1:  # 8 bits saturate: cvt.satfinite
         limit = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
         value = np.clip(np.float32(value), -limit, limit)
+    value, storage = np.asarray(value), dtype.kernel_storage
+    if value.dtype == storage:
+        return value
     with np.errstate(over="ignore"):  # 16-bit floats overflow to infinity, as on a GPU
-        return np.asarray(value).astype(dtype.kernel_storage)
+        return value.astype(storage)
 
 
 @native

@@ -290,7 +290,7 @@ _IMMEDIATES = ("Immediate", "RegisterCount", "ScaleExponent")
 
 def _check_of(row: Instruction, name: str, kind: str) -> Callable[[object], None] | None:
     """Return what raises for a wrong operand of a kind that has one type; None for the others."""
-    optional = row.is_optional(name)
+    optional, shared = row.is_optional(name), ""
     if name in row.choices:
         accepted, expected = row.choices[name], choice_text(row, name)
     elif kind in (*_INTEGERS, *_IMMEDIATES):
@@ -298,17 +298,19 @@ def _check_of(row: Instruction, name: str, kind: str) -> Callable[[object], None
     elif kind == "CacheHint":
         accepted, expected = None, "takes a CachePolicy or a createpolicy result"
     elif kind in _SHARED:
-        accepted, expected = None, _SHARED[kind][1]
+        shared, takes = _SHARED[kind]
+        accepted, expected = None, takes
     else:
         return None
 
     def check(given: object) -> None:
         if (accepted is None and type(given) is int) or (given is None and optional):
             return
+        if shared and getattr(given, "shared_kind", None) == shared:
+            return
         fits = isinstance(given, int | np.integer) if accepted is None else given in accepted
-        if kind in _SHARED:
-            array = "tile" if hasattr(given, "dtype") and hasattr(given, "__setitem__") else ""
-            fits |= getattr(given, "shared_kind", array) == _SHARED[kind][0]
+        if shared == "tile" and not hasattr(given, "shared_kind"):
+            fits |= hasattr(given, "dtype") and hasattr(given, "__setitem__")
         if not fits:
             raise simulator.BadOperand(f"{row.name}({name}=...) {expected}, not {given!r}")
 

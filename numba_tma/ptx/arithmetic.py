@@ -36,8 +36,8 @@ def _single(number: Any) -> Any:
 @instruction("ex2.approx.ftz.f32 {result}, {value};", isa=(1, 4), sm=80, pure=True)
 def ex2_approx_ftz_f32(value: f32) -> f32:
     """Return 2 to the power of `value`, to a relative error of 2^-22.5. Executed by any thread."""
-    if isinstance(value, np.float32) and -126 <= value < 128:  # nothing is flushed or overflows
-        return np.exp2(value)
+    if isinstance(value, np.float32) and value < 128:  # nothing overflows, and all below is 0
+        return np.exp2(value) if value >= -126 else np.float32(0)
     with np.errstate(all="ignore"):
         return _flush(np.exp2(_flush(value)))
 

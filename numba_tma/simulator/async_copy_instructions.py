@@ -43,7 +43,7 @@ def cp_async(what: str, dst: int, src: Bytes, nbytes: int, src_size: int) -> Non
     if thread.log is not None:
         copy.content = thread.log.new_fill()
         into = Span(cta.rank, address, address + nbytes)
-        thread.note(CopyAsync(copy.number, copy.content, into))
+        thread.note(CopyAsync, copy.number, copy.content, into)
     cta.scheduler.start_copy(copy)
     cta.scheduler.point()
 
@@ -90,7 +90,7 @@ def _wait(what: str, number: int) -> None:
         scheduler.point()
     else:
         scheduler.park(AsyncWait(thread.async_copies, what, number))
-    thread.note(AwaitCopies(number))
+    thread.note(AwaitCopies, number)
     clocks = thread.cta.tracked_clocks()
     column = clocks.copies + thread.row
     clocks.table[thread.row, column] = max(int(clocks.table[thread.row, column]), number)
@@ -100,7 +100,7 @@ def _arrive(what: str, addr: int, *, hold: bool) -> None:
     thread, address = current(), int(addr)
     cta, number = thread.cta, thread.async_copies.issued
     barrier = cta.barrier_at(thread, address)
-    thread.note(ArriveAfterCopies(barrier.place, number, hold))
+    thread.note(ArriveAfterCopies, barrier.place, number, hold)
     if hold:
         change(thread, cta, barrier, barrier.model.hold)
 

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from numba_tma.simulator.clocks import Clock, Clocks, join
 from numba_tma.simulator.errors import BarrierMisuse, WrongByteCount
 from numba_tma.simulator.mbarrier import Mbarrier
@@ -57,7 +59,7 @@ class TrackedBarrier:
 
     def check_visible(self, thread: SimulatedThread) -> None:
         """Raise unless the initialisation is ordered before the current step of `thread`."""
-        known = self.clocks.epochs(thread.row)[self.initialised_by.row]
+        known = self.clocks.table[thread.row, self.initialised_by.row]
         if known < self.initialised_at:
             raise BarrierMisuse(
                 f"{self.name} is used by a thread that has not synchronised with its "
@@ -67,7 +69,10 @@ class TrackedBarrier:
 
     def publish(self, clock: Clock) -> None:
         """Order everything that `clock` has seen before the waiters of the current phase."""
-        self._arriving = join(self._arriving, clock)
+        if len(self._arriving) == len(clock):
+            np.maximum(self._arriving, clock, out=self._arriving)
+        else:
+            self._arriving = join(self._arriving, clock)
 
     def issue(self, load: Load) -> None:
         """Count a load that completes on the current phase."""

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from itertools import product
 from pathlib import Path
-from types import CodeType
 
 from numba_tma.simulator import trace
 from numba_tma.simulator.barriers import MbarrierWait, TrackedBarrier
 from numba_tma.simulator.clocks import Clock, Clocks, join
-from numba_tma.simulator.copies import call_lines, call_site
+from numba_tma.simulator.copies import call_lines, call_places, call_site
 from numba_tma.simulator.elected_loops import check_whole_warp
 from numba_tma.simulator.errors import BadOperand, BarrierMisuse, MissingClusterSync, UnfinishedCopy
 from numba_tma.simulator.hazards import Hazards
@@ -73,8 +72,6 @@ class Cta:
         self.map_uses: dict[int, MapUses] = {}
         #: By warp: the name of its role, if the kernel has named one.
         self.role_names: dict[int, str] = {}
-        #: By meeting and warp: the meeting's turn, and the lines of the kernel that lead to it.
-        self._places: dict[Hashable, tuple[int, tuple[tuple[CodeType, int], ...]]] = {}
         self.clocks: Clocks | None = None
         #: By shared address: the clock that fences before atomic operations there have published.
         self.atomic_clocks: dict[int, Clock] = {}
@@ -152,6 +149,11 @@ class Cta:
     def rows(self) -> slice:
         """The rows of the block's threads in the vector clocks."""
         return slice(self.threads[0].row, self.threads[-1].row + 1)
+
+    @property
+    def traced(self) -> bool:
+        """Whether a trace is recorded."""
+        return self._trace is not None
 
     def emit(self, thread: SimulatedThread, kind: str, label: str, nbytes: int = 0) -> None:
         """Put an event into the trace, if one is recorded."""
@@ -232,16 +234,15 @@ class Cta:
     ) -> Rendezvous:
         key = ("barrier", number)
         if threads is None or (number == 0 and threads == len(self.threads)):
-            self._check_converged(key, "syncthreads", thread, exchanges=False)
-            known = self._publish(thread)
-            return self._meet(thread, key, "syncthreads", self._live, value, known, wait=wait)
+            meeting = self._meeting(key, "syncthreads", self._live)
+            self._check_converged(meeting, "syncthreads", thread, exchanges=False)
+            return self._meet(thread, meeting, "syncthreads", value, orders=True, wait=wait)
         count = threads
         name = f"named barrier {number} for {count} threads"
-        self._check_converged(key, name, thread, exchanges=False)
-        clocks = self.tracked_clocks()
-        self._named_barriers.arrive(thread, name, number, count, clocks)
-        known = clocks.publish(thread.row)
-        return self._meet(thread, key, name, lambda: count, value, known, wait=wait, threads=count)
+        meeting = self._meeting(key, name, lambda: count)
+        self._check_converged(meeting, name, thread, exchanges=False)
+        self._named_barriers.arrive(thread, name, number, count, self.tracked_clocks())
+        return self._meet(thread, meeting, name, value, orders=True, wait=wait, threads=count)
 
     def cluster_arrive(self, thread: SimulatedThread, *, release: bool) -> None:
         """Arrive at the cluster's barrier."""
@@ -259,14 +260,12 @@ class Cta:
                 known = join(known, thread.fenced)
         first, last = self.cluster[0], self.cluster[-1]
         name = f"barrier.cluster of blocks {first.index} to {last.index}"
+        meeting = first._meeting(
+            "cluster", name, lambda: sum(block._live() for block in self.cluster)
+        )
+        meeting.learn_of(known)
         thread.cluster_arrival = first._meet(
-            thread,
-            "cluster",
-            name,
-            lambda: sum(block._live() for block in self.cluster),
-            None,
-            known,
-            wait=False,
+            thread, meeting, name, None, orders=False, wait=False
         )
 
     def cluster_wait(self, thread: SimulatedThread) -> None:
@@ -277,7 +276,7 @@ class Cta:
                 "barrier_cluster_wait: the thread has not arrived; it must execute "
                 "barrier_cluster_arrive before"
             )
-        thread.note(AwaitMeeting((0, "cluster"), meeting.turn))
+        thread.note(AwaitMeeting, (0, "cluster"), meeting.turn)
         if self.cluster[0]._meetings.get("cluster") is meeting:
             meeting.waiting.append(thread)
             self.scheduler.park(meeting)
@@ -303,33 +302,32 @@ class Cta:
             return (self.live_lanes[warp] & mask).bit_count()
 
         title = f"{name} of warp {warp} with mask {mask:#010x}"
-        place = ("warp", warp, mask)
-        self._check_converged(place, title, thread, exchanges=not orders_memory)
-        known = self._publish(thread) if orders_memory else None
-        meeting = self._meet(thread, place, title, needed, value, known, wait=True)
+        meeting = self._meeting(("warp", warp, mask), title, needed)
+        self._check_converged(meeting, title, thread, exchanges=not orders_memory)
+        self._meet(thread, meeting, title, value, orders=orders_memory, wait=True)
         by_lane: dict[int, object] = meeting.once(
             lambda: {other.lane: other_value for other, other_value in meeting.values.items()}
         )
         return by_lane
 
     def _check_converged(
-        self, key: tuple[Hashable, ...], name: str, thread: SimulatedThread, *, exchanges: bool
+        self, meeting: Rendezvous, name: str, thread: SimulatedThread, *, exchanges: bool
     ) -> None:
         """Raise if other lanes of the warp have come to the meeting from another line."""
-        meeting, place = self._meetings.get(key), (key, thread.warp)
-        here = self._turns[key] - (meeting is not None), call_lines()
-        there = self._places.setdefault(place, here)
-        if there[0] != here[0]:
-            self._places[place] = here
-        elif there != here and (meeting is None or meeting.name == name):
-            differing = ((a, b) for a, b in zip(here[1], there[1]) if a != b)
-            pair = next(differing, (here[1][0], there[1][0]))
+        places = call_places()
+        its_places = meeting.places.setdefault(thread.warp, places)
+        if its_places == places or meeting.name != name:
+            return
+        here, there = call_lines(places), call_lines(its_places)
+        if there != here:
+            differing = ((a, b) for a, b in zip(here, there) if a != b)
+            pair = next(differing, (here[0], there[0]))
             mine, other = (f"{Path(code.co_filename).name}:{line}" for code, line in pair)
             lost = "exchange values" if exchanges else "meet there"
             repair = (
                 "where all lanes of the mask are together, or give each branch the mask of its own "
                 "lanes"
-                if key[0] == "warp"
+                if meeting.key[0] == "warp"
                 else "after the branches: a barrier of the block takes whole warps"
             )
             raise BarrierMisuse(
@@ -348,7 +346,8 @@ class Cta:
             return sum(n.bit_count() for w, n in self.live_lanes.items() if w // 4 == group)
 
         title = f"{name} of warpgroup {group}"
-        return self._meet(thread, ("warpgroup", group), title, needed, value, None, wait=True)
+        meeting = self._meeting(("warpgroup", group), title, needed)
+        return self._meet(thread, meeting, title, value, orders=False, wait=True)
 
     def pair_meeting(self, thread: SimulatedThread, name: str) -> None:
         """Wait for a thread of the other block of the CTA pair, which executes the same."""
@@ -361,27 +360,31 @@ class Cta:
         blocks = self.cluster[2 * pair : 2 * pair + 2]
         title = f"{name} of blocks {blocks[0].index} and {blocks[1].index}"
         leader = self.cluster[0]
-        leader._meet(thread, ("pair", pair), title, lambda: 2, None, None, wait=True)
+        meeting = leader._meeting(("pair", pair), title, lambda: 2)
+        leader._meet(thread, meeting, title, None, orders=False, wait=True)
+
+    def _meeting(self, key: Hashable, name: str, needed: Callable[[], int]) -> Rendezvous:
+        """Return the meeting at `key` that is not complete, or begin one."""
+        meeting = self._meetings.get(key)
+        if meeting is None:
+            meeting = self._meetings[key] = Rendezvous(key, name, needed, self._turns[key])
+            self._turns[key] += 1
+        return meeting
 
     def _meet(
         self,
         thread: SimulatedThread,
-        key: Hashable,
+        meeting: Rendezvous,
         name: str,
-        needed: Callable[[], int],
         value: object,
-        known: Clock | None,
         *,
+        orders: bool,
         wait: bool,
         threads: int | None = None,
     ) -> Rendezvous:
+        """Arrive at a meeting, which orders memory or not, and perhaps wait for its end."""
         scheduler = self.scheduler
         scheduler.check_not_stopping()
-        meeting = self._meetings.get(key)
-        if meeting is None:
-            meeting = Rendezvous(name, needed, self._turns[key])
-            self._turns[key] += 1
-            self._meetings[key] = meeting
         if meeting.name != name:
             raise BarrierMisuse(
                 f"{name} meets {meeting.name}, where other threads already wait: all that meet "
@@ -389,23 +392,28 @@ class Cta:
             )
         if thread in meeting.values:
             raise BarrierMisuse(f"{name}: the thread arrives twice before the others have come")
-        meeting.arrive(thread, value, known)
-        thread.note(Meet((self.rank, key), meeting.turn, wait, name, threads))
+        meeting.values[thread] = value
+        if orders and wait:
+            meeting.rows.append(thread.row)
+        elif orders:
+            meeting.learn_of(self._publish(thread))
+        thread.note(Meet, (self.rank, meeting.key), meeting.turn, wait, name, threads)
         scheduler.event()
         if meeting.complete:
-            self._release(key)
+            self._release(meeting)
             scheduler.point()
         elif wait:
             meeting.waiting.append(thread)
             scheduler.park(meeting)
         else:
             scheduler.point()
-        if wait:
-            meeting.learn(thread)
         return meeting
 
-    def _release(self, key: Hashable) -> None:
-        meeting = self._meetings.pop(key)
+    def _release(self, meeting: Rendezvous) -> None:
+        """End a meeting: all that wait know what is ordered before the arrivals, and go on."""
+        del self._meetings[meeting.key]
+        if meeting.rows and self.clocks is not None:
+            self.clocks.meet(meeting.rows, meeting.clock)
         for thread in meeting.waiting:
             self.scheduler.wake(thread)
 
@@ -423,8 +431,8 @@ class Cta:
         if arrival := leader._meetings.get("cluster"):
             arrival.values.pop(thread, None)  # only live threads are counted
         for block in (self, leader):
-            for key in [key for key, meeting in block._meetings.items() if meeting.complete]:
-                block._release(key)
+            for meeting in [meeting for meeting in block._meetings.values() if meeting.complete]:
+                block._release(meeting)
 
     def check_end(self) -> None:
         """Raise if the block ended before its loads, or other blocks' accesses, were known done."""

@@ -104,8 +104,12 @@ class Clocks:
     def publish(self, row: int) -> Clock:
         """Return a copy of the clock of thread `row`, and begin a new epoch of the thread."""
         snapshot: Clock = self.table[row].copy()
-        self.table[row, row] += 1
+        self.begin_epoch(row)
         return snapshot
+
+    def begin_epoch(self, row: int) -> None:
+        """Begin a new epoch of thread `row`, whose clock has been published."""
+        self.table[row, row] += 1
 
     def waited_for(self, row: int) -> Clock:
         """Return a copy of the clock of thread `row` without the thread's own accesses."""
@@ -123,6 +127,16 @@ class Clocks:
         """Order everything that `clock` has seen before thread `row`."""
         known = self.table[row, : len(clock)]
         np.maximum(known, clock, out=known)
+
+    def meet(self, rows: list[int], clock: Clock | None) -> None:
+        """Order what is ordered before any of these threads before all, and begin new epochs."""
+        first, last = min(rows), max(rows)
+        some = slice(first, last + 1) if last - first < len(rows) else np.array(rows)
+        seen = self.table[some].max(axis=0)
+        if clock is not None:
+            np.maximum(seen[: len(clock)], clock, out=seen[: len(clock)])
+        self.table[some] = seen
+        self.table[rows, rows] += 1
 
     def together(self, rows: slice) -> int:
         """Return a row, valid until the next call, of what is ordered before all of `rows`."""

@@ -149,7 +149,7 @@ def red_async(destination: int, value: Any, mbar: int, operation: str) -> None:
             new = REDUCTIONS[operation](old.view(value.dtype)[0], value)
         return np.array([new], value.dtype).view(np.uint8)
 
-    current().note(Unmodelled(what))
+    current().note(Unmodelled, what)
     owner, address = resolve(destination)
     owner.memory.check_range(what, address, value.nbytes)
     if not owner.memory.written[address : address + value.nbytes].all():

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from numba_tma.simulator.thread import SimulatedThread
 
 Bytes = NDArray[np.uint8]
+#: Calls, each as its code and the instruction there, in one list: a comparison of two is quick.
+Places = list[Any]
 
 _LIBRARY = str(Path(__file__).resolve().parent.parent)
 #: By file: whether it is the library's. A name is quickly found, a code object is not.
@@ -53,15 +55,28 @@ def call_chain() -> tuple[tuple[CodeType, int], ...]:
     return tuple(places)
 
 
-def call_lines() -> tuple[tuple[CodeType, int], ...]:
-    """Return the lines outside this library from which the kernel's thread came here."""
+def call_places() -> Places:
+    """Return the calls by which the kernel's thread came here, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
-    lines = []
+    places: Places = []
     while frame is not None:
-        if not in_library(frame.f_code.co_filename):
-            lines.append((frame.f_code, frame.f_lineno))
+        places += frame.f_code, frame.f_lasti
         frame = frame.f_back
-    return tuple(lines)
+    return places
+
+
+def call_lines(places: Places) -> list[tuple[CodeType, int]]:
+    """Return the lines of those calls that are outside this library."""
+    calls = zip(places[::2], places[1::2])
+    return [
+        (code, line_of(code, place)) for code, place in calls if not in_library(code.co_filename)
+    ]
+
+
+def line_of(code: CodeType, instruction: int) -> int:
+    """Return the line of an instruction."""
+    lines = (line for start, end, line in code.co_lines() if start <= instruction < end)
+    return next(lines, None) or code.co_firstlineno
 
 
 class Copy(Protocol):

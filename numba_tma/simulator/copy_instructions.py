@@ -388,7 +388,7 @@ def note_issue(thread: SimulatedThread, loads: Sequence[Load], source: Span | No
         load.content = thread.log.new_fill()
         into = Span(load.into.rank, load.address, load.address + load.nbytes)
         transfers.append(Transfer(load.content, into, load.barrier.place, load.tx_bytes, source))
-    thread.note(Issue(tuple(transfers)))
+    thread.note(Issue, tuple(transfers))
 
 
 def _transfer(
@@ -416,7 +416,7 @@ def _transfer(
     barrier = _check_arrival(what, thread, owner, address, nbytes, owner, barrier_address)
     thread.cta.hazards.copy_out(thread, source, nbytes, barrier)
     if reduces:
-        thread.note(Unmodelled(what))
+        thread.note(Unmodelled, what)
         owner.hazards.reduce(thread, address, nbytes, barrier)
     else:
         owner.hazards.load(thread, address, nbytes, barrier)
@@ -450,7 +450,7 @@ def _store(
     groups.add(store)
     if thread.log is not None:
         thread.log.read(cta, address, nbytes)
-        thread.note(IssueStore(groups.stores, Span(cta.rank, address, address + nbytes)))
+        thread.note(IssueStore, groups.stores, Span(cta.rank, address, address + nbytes))
     cta.emit(thread, "store", cta.memory.describe(address, nbytes), nbytes)
     cta.scheduler.start_copy(store)
     cta.scheduler.point()
@@ -468,6 +468,6 @@ def _wait_group(n: int, *, read: bool) -> None:
     else:
         cta.scheduler.park(wait)
     newest = thread.groups.finish_wait(wait)
-    thread.note(AwaitStores(newest))
+    thread.note(AwaitStores, newest)
     known = cta.tracked_clocks().stores(thread.row)
     known[thread.row] = max(int(known[thread.row]), newest)

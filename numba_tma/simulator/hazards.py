@@ -81,6 +81,7 @@ class Hazards:
         self._reads = np.zeros((granules, clocks.threads), np.int32)
         self._writes = np.zeros((granules, clocks.threads), np.int32)
         self._stores = np.zeros((granules, clocks.threads), np.int32)
+        self._has_stores = False
         # By granule: the mbarrier that the last load completes on, and in which of its phases.
         self._fill_column = np.zeros(granules, np.int32)
         self._fill_phase = np.zeros(granules, np.int32)
@@ -99,22 +100,15 @@ class Hazards:
         self, thread: SimulatedThread, address: int, nbytes: int, *, atomic: bool = False
     ) -> None:
         """Check and record a generic read."""
-        row, table = thread.row, self._clocks.table
-        first = address // GRANULE
-        last = (address + nbytes - 1) // GRANULE
-        if first == last:
-            early = self._fill_phase[first] > table[row, self._fill_column[first]]
-            self._reads[first, row] = table[row, row]
-        else:
-            early = self._unfilled(row, first, last + 1)
-            self._reads[first : last + 1, row] = table[row, row]
-        if early:
+        row = thread.row
+        first, last = self._granules(address, nbytes)
+        self._reads[first:last, row] = self._clocks.epoch(row)
+        if self._unfilled(row, first, last):
             raise self._early(EarlyRead, "read", row, address, nbytes)
         self._check_async_fills(EarlyRead, "read", row, address, nbytes)
         if self._copied is not None:
             self._copied.check_read(row, address, nbytes)
-        if self._reductions:
-            self._check_reductions(EarlyRead, "read", row, address, nbytes)
+        self._check_reductions(EarlyRead, "read", row, address, nbytes)
         if not self._memory.is_written(address, nbytes):
             raise UninitializedRead(
                 f"{self._memory.describe(address, nbytes)}: read before all of it was written. "
@@ -153,13 +147,15 @@ class Hazards:
         nbytes = pieces.shape[1]
         row, granules = thread.row, addresses // GRANULE
         transfers = self._async_fills or self._copied or self._reductions or self._outgoing
-        products = any(
-            _any((start <= granules) & (granules < end))
-            for start, end, _ in (*self._products, *self._matrix_reads)
-        )
+        known = self._clocks.table[row]
+        reads = [
+            *(its[:2] for its, p in self._products.items() if _any(p.ended > known[p.rows])),
+            *(its[:2] for its, n in self._matrix_reads.items() if n > known[its[2].known]),
+        ]
+        products = any(_any((first <= granules) & (granules < last)) for first, last in reads)
         late = self._fill_phase[granules] > self._clocks.table[row, self._fill_column[granules]]
-        stored = self._stores[granules] > self._clocks.stores(row)
-        if transfers or products or _any(late) or _any(stored):
+        stored = self._has_stores and _any(self._stores[granules] > self._clocks.stores(row))
+        if transfers or products or stored or _any(late):
             for address, image in zip(addresses.tolist(), pieces):
                 self.write(thread, address, nbytes, image)
             return
@@ -251,6 +247,7 @@ class Hazards:
         self._check_source(thread.row, address, nbytes, STORE, every_byte=every_byte)
         first, last = self._granules(address, nbytes)
         self._stores[first:last, thread.row] = number
+        self._has_stores = True
 
     def copy_out(
         self, thread: SimulatedThread, address: int, nbytes: int, barrier: TrackedBarrier
@@ -386,6 +383,9 @@ class Hazards:
                 raise self._too_early(kind, done, "write", address, nbytes, barrier, phase - 1)
 
     def _unfilled(self, row: int, first: int, last: int) -> bool:
+        if last - first == 1:
+            known = self._clocks.table[row, self._fill_column[first]]
+            return bool(self._fill_phase[first] > known)
         return _any(self._late(row, first, last))
 
     def _late(self, row: int, first: int, last: int) -> NDArray[np.bool_]:
@@ -407,7 +407,9 @@ class Hazards:
         return self._thread_of(row), self._memory.describe(start, end - start)
 
     def _check_readers(self, row: int, first: int, last: int, what: str) -> None:
-        late = self._unordered(self._stores, self._clocks.stores(row), first, last)
+        late = None
+        if self._has_stores:
+            late = self._unordered(self._stores, self._clocks.stores(row), first, last)
         if late is not None:
             storer, where = late
             raise EarlyOverwrite(
@@ -436,7 +438,7 @@ class Hazards:
         self, row: int, first: int, last: int, what: str, product: PendingProduct
     ) -> None:
         unknown = product.ended > self._clocks.table[row, product.rows]
-        if unknown.any():
+        if _any(unknown):
             late = product.threads[int(np.argmax(unknown))]
             where = self._memory.describe(first * GRANULE, (last - first) * GRANULE)
             raise EarlyOverwrite(
@@ -475,6 +477,8 @@ class Hazards:
         nbytes: int,
     ) -> TrackedBarrier | None:
         """Return the barrier of a transfer of these bytes that is not ordered before `row`."""
+        if not transfers:
+            return None
         first, last = self._granules(address, nbytes)
         known = self._clocks.table[row]
         for (start, end, barrier), phase in transfers.items():

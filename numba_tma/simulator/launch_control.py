@@ -21,7 +21,7 @@ def try_cancel(response: int, mbar: int, multicast: str | None) -> None:
     """Ask for a block that has not begun; the answer completes 16 bytes on `mbar`."""
     what = "clusterlaunchcontrol_try_cancel"
     thread, response = current(), int(response)
-    thread.note(Unmodelled(what))
+    thread.note(Unmodelled, what)
     if response % ANSWER_BYTES:
         raise BadOperand(
             f"{what}: response is at shared address {response}; it must be a multiple of "

@@ -31,7 +31,7 @@ def mbarrier_init(addr: int, count: int) -> None:
     except BarrierMisuse as error:
         raise BarrierMisuse(f"{name}: {error}") from None
     cta.barriers[address] = barrier
-    thread.note(Init(barrier.place, barrier.model.count))
+    thread.note(Init, barrier.place, barrier.model.count)
     cta.scheduler.event()
     cta.scheduler.point()
 
@@ -48,7 +48,7 @@ def mbarrier_inval(addr: int) -> None:
             raise BarrierMisuse(
                 f"{barrier.name}: mbarrier_inval while {other.description} waits for it"
             )
-    thread.note(Inval(barrier.place))
+    thread.note(Inval, barrier.place)
     cta.retired_barriers.append(cta.barriers.pop(address))
     cta.scheduler.event()
     cta.scheduler.point()
@@ -196,7 +196,7 @@ def _count_bytes(
     thread = current()
     barrier = cta.barrier_at(thread, int(addr))
     sign = -1 if count is _complete else 1
-    thread.note(CountBytes(barrier.place, sign * int(nbytes)))
+    thread.note(CountBytes, barrier.place, sign * int(nbytes))
     change(thread, cta, barrier, lambda: count(barrier, int(nbytes)))
     thread.cta.scheduler.point()
 
@@ -218,7 +218,8 @@ def _arrive(
     if not _is_relaxed(semantics):
         if semantics is not None and semantics.endswith("cluster"):
             barrier.clocks.release_to_cluster(thread.row)
-        barrier.publish(barrier.clocks.publish(thread.row))
+        barrier.publish(barrier.clocks.table[thread.row])
+        barrier.clocks.begin_epoch(thread.row)
     elif thread.fenced is not None:
         barrier.publish(thread.fenced)
 
@@ -233,9 +234,10 @@ def _arrive(
             barrier.model.arrive(arrivals)
 
     barrier.arrived[thread] += 1
-    kind = "release" if trace.role(barrier.name) == "empty" else "arrive"
-    thread.cta.emit(thread, kind, barrier.name, nbytes or 0)
-    thread.note(Arrive(barrier.place, arrivals, nbytes, drop, no_complete))
+    if thread.cta.traced:
+        kind = "release" if trace.role(barrier.name) == "empty" else "arrive"
+        thread.cta.emit(thread, kind, barrier.name, nbytes or 0)
+    thread.note(Arrive, barrier.place, arrivals, nbytes, drop, no_complete)
     change(thread, cta, barrier, step)
     thread.cta.scheduler.point()
     return token
@@ -254,7 +256,7 @@ def _wait_token(addr: int, token: int, semantics: str | None, *, poll: bool) -> 
         barrier,
         lambda: barrier.model.has_completed(phase),
         f"phase {phase}",
-        Wait(barrier.place, phase, by_token=True),
+        (phase, True),
         poll,
         _is_relaxed(semantics),
     )
@@ -269,7 +271,7 @@ def _wait_parity(addr: int, parity: int, semantics: str | None, *, poll: bool) -
         barrier,
         lambda: barrier.model.has_completed_parity(wanted),
         f"a phase of parity {wanted}",
-        Wait(barrier.place, wanted, by_token=False),
+        (wanted, False),
         poll,
         _is_relaxed(semantics),
     )
@@ -280,7 +282,7 @@ def _wait(
     barrier: TrackedBarrier,
     done: Callable[[], bool],
     wanted: str,
-    operation: Wait,
+    noted: tuple[int, bool],
     poll: bool,
     relaxed: bool,
 ) -> bool:
@@ -299,7 +301,7 @@ def _wait(
         return False
     failed.pop(barrier.address, None)
     barrier.waited[thread] += 1
-    thread.note(operation)
+    thread.note(Wait, barrier.place, *noted)
     if barrier.observe(thread, relaxed=relaxed):
         scheduler.event()
         cta.emit(thread, "wait", barrier.name)

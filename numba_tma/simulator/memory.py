@@ -37,6 +37,8 @@ class SharedMemory:
     def __init__(self) -> None:
         # 0xff is NaN in every float type, so that unwritten values are visible in results.
         self.data: NDArray[np.uint8] = np.full(END, 0xFF, np.uint8)
+        #: Where the window lies in the memory of this process.
+        self.pointer = int(self.data.__array_interface__["data"][0])
         self.written: NDArray[np.bool_] = np.zeros(END, np.bool_)
         #: Bytes outside tracked allocations count as written.
         self.written[:] = True
@@ -46,6 +48,9 @@ class SharedMemory:
         self._allocations: dict[Hashable, Allocation] = {}
         self._starts: list[int] = []
         self._by_start: dict[int, Allocation] = {}
+        #: By owner, and by identity with the owner itself: its number.
+        self._numbers: dict[Hashable, int] = {}
+        self._known: dict[int, tuple[Hashable, int]] = {}
         self._labels: dict[int, str] = {}
         self._labelled: list[int] = []
         self._top = BASE
@@ -85,6 +90,14 @@ class SharedMemory:
         if tracked:
             self.written[start : start + nbytes] = False
         return allocation
+
+    def number_of(self, owner: Hashable) -> int:
+        """Return the number of an owner of allocations: the same for equal ones."""
+        known = self._known.get(id(owner))
+        if known is None:  # once for all threads: the hash of a constant is slow
+            known = owner, self._numbers.setdefault(owner, len(self._numbers))
+            self._known[id(owner)] = known
+        return known[1]
 
     def wrote(self, address: int, nbytes: int, swizzle: Swizzle | None = None) -> None:
         """Note that bytes were written: by a load through a map with `swizzle`, or otherwise."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numba_tma.simulator.clocks import Clock, Clocks
+from numba_tma.simulator.copies import line_of
 from numba_tma.simulator.errors import DataRace
 from numba_tma.simulator.memory import SharedMemory
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from numba_tma.simulator.thread import SimulatedThread
 
 GRANULE = 16
-#: Readers of a cell that are kept without a look at which of them are ordered before a new one.
+#: Readers of a cell that are kept before the first look at which of them a new one stands for.
 _FEW = 4
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -57,12 +58,13 @@ class ThreadAccess(NamedTuple):
 class Cell:
     """Bytes that threads access together: the last write, and the reads since."""
 
-    __slots__ = ("readers", "writer", "written")
+    __slots__ = ("few", "readers", "writer", "written")
 
     def __init__(self) -> None:
         self.writer = -1
         self.written: ThreadAccess | None = None
         self.readers: dict[int, ThreadAccess] = {}
+        self.few = _FEW
 
 
 class Races:
@@ -89,9 +91,11 @@ class Races:
                     self._check_writer(row, known, cell, span, access, "read")
             cell = cells.get(span) or cells.setdefault(span, Cell())
             readers = cell.readers
-            if len(readers) > _FEW and row not in readers:  # what this read follows, it stands for
+            if len(readers) > cell.few and row not in readers:
+                # What this read follows, it stands for. The next look is at twice as many.
                 for reader in [r for r, its in readers.items() if its.epoch <= known[r]]:
                     del readers[reader]
+                cell.few = max(_FEW, 2 * len(readers))
             readers[row] = access
 
     def write(
@@ -204,5 +208,4 @@ def place_in_kernel() -> Place:
 def in_words(place: Place) -> str:
     """Return a place as its file and line."""
     code, instruction = place
-    lines = (line for start, end, line in code.co_lines() if start <= instruction < end)
-    return f"{Path(code.co_filename).name}:{next(lines, code.co_firstlineno)}"
+    return f"{Path(code.co_filename).name}:{line_of(code, instruction)}"

@@ -25,6 +25,7 @@ class Registers:
         self._sizes = [min(WARPGROUP, threads - i) for i in range(0, threads, WARPGROUP)]
         self._held = [self.launch] * len(self._sizes)
         self.free = 0
+        self.waiting: list[SimulatedThread] = []
 
     def move(self, group: int, registers: int) -> bool:
         """Set the registers per thread of a warpgroup; return False if too few are free."""
@@ -70,8 +71,9 @@ def take(thread: SimulatedThread, name: str, count: int) -> None:
     cta, group = thread.cta, thread.warp // 4
     cta.scheduler.check_not_stopping()
     while not cta.registers.move(group, count):
+        cta.registers.waiting.append(thread)
         cta.scheduler.park(RegisterWait(name, group, count, cta.registers))
     cta.scheduler.event()
-    for other in cta.threads:
-        if isinstance(other.wait, RegisterWait):
-            cta.scheduler.wake(other)
+    waiting, cta.registers.waiting = cta.registers.waiting, []
+    for other in waiting:
+        cta.scheduler.wake(other)

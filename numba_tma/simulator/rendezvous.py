@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from numba_tma.simulator.clocks import Clock, join
+from numba_tma.simulator.copies import Places
 
 if TYPE_CHECKING:
     from numba_tma.simulator.thread import SimulatedThread
@@ -16,25 +15,28 @@ if TYPE_CHECKING:
 class Rendezvous:
     """Threads arrive, each with a value; once `needed()` have arrived, all that wait go on."""
 
-    def __init__(self, name: str, needed: Callable[[], int], turn: int) -> None:
+    def __init__(
+        self, key: Hashable, name: str, needed: Callable[[], int], turn: int
+    ) -> None:
+        self.key: Any = key
         self.name = name
         #: The number of earlier meetings of this kind.
         self.turn = turn
         self.needed = needed
         self.values: dict[SimulatedThread, object] = {}
         self.waiting: list[SimulatedThread] = []
-        self._clock: Clock | None = None
+        #: By warp: the calls that led the first of its lanes here.
+        self.places: dict[int, Places] = {}
+        #: Of the threads that wait, if the meeting orders memory: their rows in the clocks.
+        self.rows: list[int] = []
+        #: What is ordered before the arrivals of threads that have gone on.
+        self.clock: Clock | None = None
         self._outcome: Any = None
 
-    def arrive(self, thread: SimulatedThread, value: object, known: Clock | None) -> None:
-        """Add `thread`, and if the meeting orders memory a copy of its clock, which this keeps."""
-        self.values[thread] = value
+    def learn_of(self, known: Clock | None) -> None:
+        """Order what `known` has seen before the threads that wait."""
         if known is not None:
-            mine = self._clock
-            if mine is None or len(mine) != len(known):
-                self._clock = known if mine is None else join(mine, known)
-            else:
-                np.maximum(mine, known, out=mine)
+            self.clock = known if self.clock is None else join(self.clock, known)
 
     @property
     def complete(self) -> bool:
@@ -44,8 +46,8 @@ class Rendezvous:
     def learn(self, thread: SimulatedThread) -> None:
         """Order everything before the arrivals before `thread`."""
         clocks = thread.cta.clocks
-        if self._clock is not None and clocks is not None:
-            clocks.learn(thread.row, self._clock)
+        if self.clock is not None and clocks is not None:
+            clocks.learn(thread.row, self.clock)
 
     def once(self, compute: Callable[[], Any]) -> Any:
         """Return the value that the first member computed for all."""

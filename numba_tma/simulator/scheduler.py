@@ -68,8 +68,10 @@ class Scheduler:
     def point(self) -> None:
         """Let another thread run, perhaps, or a copy land."""
         thread = self._current()
-        self._runnable.append(thread)
-        self._switch(thread, stay=self._random.random() >= self._switch_rate)
+        stay = self._random.random() >= self._switch_rate
+        if not stay:
+            self._runnable.append(thread)
+        self._switch(thread, stay=stay)
 
     def park(self, wait: WaitCondition) -> None:
         """Stop the running thread until it is woken."""
@@ -144,16 +146,16 @@ class Scheduler:
             raise error
 
     def _next(self, preferred: SimulatedThread | None = None) -> SimulatedThread | None:
-        """Choose the next thread; None when all have ended or one has failed."""
+        """Choose the next thread, the `preferred` one if any; None when all ended or one failed."""
         self.step += 1
         runnable = self._runnable
         while self.error is None:
-            if self._copies and (not runnable or self._random.random() < self._landing_rate):
+            waiting = preferred is None and not runnable
+            if self._copies and (waiting or self._random.random() < self._landing_rate):
                 self._advance_copy()
+            elif preferred is not None:
+                return preferred
             elif runnable:
-                if preferred is not None:
-                    runnable.remove(preferred)
-                    return preferred
                 index = int(self._random.random() * len(runnable))
                 runnable[index], runnable[-1] = runnable[-1], runnable[index]
                 return runnable.pop()

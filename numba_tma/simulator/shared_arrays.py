@@ -12,6 +12,7 @@ from numba.cuda import types
 from numba.cuda.np import numpy_support
 
 from numba_tma.simulator.barriers import check_over_none
+from numba_tma.simulator.memory import END
 from numba_tma.simulator.thread import SimulatedThread, current
 
 #: What names an element, or elements, of an array.
@@ -73,10 +74,12 @@ def element(array: np.ndarray[Any, Any], index: Index) -> np.ndarray[Any, Any]:
 
 def _addresses(thread: SimulatedThread, part: np.ndarray[Any, Any]) -> list[int]:
     """Return the shared addresses of the elements of a view; none of a copy."""
-    window = thread.cta.memory.data
-    first = part.__array_interface__["data"][0] - window.__array_interface__["data"][0]
-    if not 0 <= first < window.nbytes:
+    memory = thread.cta.memory
+    first = part.__array_interface__["data"][0] - memory.pointer
+    if not 0 <= first < END:
         return []
+    if part.ndim == 0:
+        return [first]
     return [first + int(np.dot(place, part.strides)) for place in np.ndindex(part.shape)]
 
 

@@ -356,7 +356,7 @@ def _start(
         for cta, address, nbytes in read:
             thread.log.read(cta, address, nbytes)
         spans = [Span(cta.rank, address, address + nbytes) for cta, address, nbytes in read]
-        thread.note(Multiply(queue.commits + 1, tuple(spans)))
+        thread.note(Multiply, queue.commits + 1, tuple(spans))
     scheduler = thread.cta.scheduler
     scheduler.start_copy(queue.issue(what, execute))
 

@@ -264,7 +264,7 @@ def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
     commit = Commit(thread, own, barriers, told, memory.commits.get(thread))
     memory.commits[thread] = commit
     places_too = tuple(barrier.place for barrier in barriers)
-    thread.note(CommitProducts(own.commits, places_too))
+    thread.note(CommitProducts, own.commits, places_too)
     _start(thread, commit)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ReferenceType
 
@@ -71,7 +70,8 @@ class SimulatedThread(Fiber):  # type: ignore[misc]
         #: The clock of relaxed waits that no fence has acquired; the clock of the last fence.
         self.seen: Clock | None = None
         self.fenced: Clock | None = None
-        self.allocation_calls: Counter[Hashable] = Counter()
+        #: By number of an owner: the allocations that the thread has asked for.
+        self.allocation_calls: dict[int, int] = {}
         #: By mbarrier address: the phase of the thread's first failed poll.
         self.failed_polls: dict[int, int] = {}
         #: By tensor map in global memory: the edit of it that this thread has acquired.
@@ -91,10 +91,10 @@ class SimulatedThread(Fiber):  # type: ignore[misc]
         """Return the thread's name in messages."""
         return f"thread {self.index} of block {self.block} (warp {self.warp} lane {self.lane})"
 
-    def note(self, operation: Operation) -> None:
-        """Add an operation to the thread's log, in a recorded run."""
+    def note(self, kind: Callable[..., Operation], *fields: object) -> None:
+        """Add an operation to the thread's log, in a recorded run; no other run makes one."""
         if self.log is not None:
-            self.log.note(operation)
+            self.log.note(kind(*fields))
 
     def run(self) -> SimulatedThread | None:
         """Run the kernel; return the thread that goes on after its end, None after the last."""

@@ -217,17 +217,17 @@ def allocate_shared(owner: Hashable, nbytes: int, alignment: int) -> int:
     compared by equality.
     """
     thread = current()
-    call = thread.allocation_calls[owner]
-    thread.allocation_calls[owner] += 1
+    number = thread.cta.memory.number_of(owner)
+    call = thread.allocation_calls.get(number, 0)
+    thread.allocation_calls[number] = call + 1
     return thread.cta.memory.allocate(
-        ("owner", owner, call), owner, int(nbytes), int(alignment), tracked=True
+        ("owner", number, call), owner, int(nbytes), int(alignment), tracked=True
     ).start
 
 
 def shared_address(array: np.ndarray[Any, Any]) -> int:
     """Return the shared address of an array that ``cuda.shared.array`` made, or of a view of it."""
-    window = current().cta.memory.data.__array_interface__["data"][0]
-    address = int(array.__array_interface__["data"][0]) - int(window)
+    address = int(array.__array_interface__["data"][0]) - current().cta.memory.pointer
     if not 0 < address < END:
         raise BadOperand("the array is not in the shared memory of this block")
     return address

@@ -59,27 +59,33 @@ def exact(dout, q, k, v, causal=False, scale=None):
 def check(dout, q, k, v, causal=False, **options):
     out, lse, expected = exact(dout, q, k, v, causal, options.get("scale"))
     got = attention_backward(dout, q, k, v, out, lse, causal=causal, **options)
+    assert_right(got, q, k, v, expected)
+    return got
+
+
+def assert_right(got, q, k, v, expected):
     for name, gradient, like, (value, error) in zip(("dq", "dk", "dv"), got, (q, k, v), expected):
         assert gradient.dtype == q.dtype and gradient.shape == like.shape
         wrong = np.abs(gradient.astype(np.float64) - value)
         assert (wrong <= error).all(), (name, (wrong / error).max())
-    return got
-
-
-by_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 
 
 LENGTHS = [(1, 1, 64), (65, 63, 128), (150, 129, 64), (70, 129, 128)]
 
 
-@by_mask
-@pytest.mark.parametrize(("queries", "keys", "depth"), quick(LENGTHS[:2], LENGTHS))
+FULL_AND_CAUSAL = [(*lengths, causal) for lengths in LENGTHS for causal in (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "depth", "causal"),
+    quick([(1, 1, 64, False), (65, 63, 128, True)], FULL_AND_CAUSAL),
+)
 def test_lengths(queries, keys, depth, causal):
     check(*arrays(queries, keys, depth=depth), causal)
 
 
 def test_queries_that_see_no_key_have_no_gradient():
-    dq, dk, dv = check(*arrays(140, 70), causal=True)
+    dq, dk, dv = check(*arrays(100, 30), causal=True)
     assert (dq[:, :70] == 0).all() and (dq[:, 70:] != 0).any(axis=3).all()
     assert (dk != 0).any(axis=3).all() and (dv != 0).any(axis=3).all()
 
@@ -117,17 +123,17 @@ def test_float16_and_a_scale():
 
 def test_huge_scores():
     """Keys behind the end have a score of 0, which would weigh more than all others."""
-    dout, q, k, v = arrays(64, 130)
+    dout, q, k, v = arrays(64, 70)
     q, k = -np.abs(np.sign(q)) * BF16(100), np.ones_like(k)
     dq, dk, dv = check(dout, q, k, v)
     assert all(np.isfinite(x.astype(np.float32)).all() for x in (dq, dk, dv))
 
 
 def test_views_leave_what_is_around_them():
-    qkv = np.stack(arrays(70, 70, heads=3, depth=128), axis=2)  # (1, 70, 4, 3, 128)
+    qkv = np.stack(arrays(20, 20, heads=3, depth=128), axis=2)  # (1, 20, 4, 3, 128)
     given = [qkv[:, :, i, 1:, 64:] for i in range(4)]
-    memory = [np.full((1, 3, 72, 64), 7, BF16) for _ in range(3)]  # heads before rows
-    into = [m[:, 1:, 1:71].transpose(0, 2, 1, 3) for m in memory]
+    memory = [np.full((1, 3, 22, 64), 7, BF16) for _ in range(3)]  # heads before rows
+    into = [m[:, 1:, 1:21].transpose(0, 2, 1, 3) for m in memory]
     got = check(*given, causal=True, **dict(zip(("dq", "dk", "dv"), into)))
     assert all(a is b for a, b in zip(got, into))
     for view, whole in zip(into, memory):
@@ -137,12 +143,10 @@ def test_views_leave_what_is_around_them():
 
 def test_bits_of_bf16():
     given = arrays(64, 64)
-    out, lse, _ = exact(*given)
-    expected = attention_backward(*given, out, lse)
+    out, lse, expected = exact(*given)
     bits = attention_backward(*(x.view(np.uint16) for x in (*given, out)), lse, dtype="bf16")
-    for a, b in zip(bits, expected):
-        assert a.dtype == np.uint16
-        np.testing.assert_array_equal(a.view(BF16), b)
+    assert [x.dtype for x in bits] == [np.uint16] * 3
+    assert_right([x.view(BF16) for x in bits], *given[1:], expected)
 
 
 def test_nothing():

@@ -15,6 +15,7 @@ from numba_tma.kernels.attention.plan import AttentionPlan
 from numba_tma.kernels.attention.transpose_v import transposed_v
 from tests.sim.kernels.test_attention import arrays as any_arrays
 from tests.sim.kernels.test_attention import exact
+from tests.tiers import quick
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 ONE = AttentionPlan(1, 64)
@@ -52,8 +53,14 @@ def check(q, k, v, causal=False, plan=ONE, scaled=(None,) * 3, out_dtype=None, *
     return got
 
 
-@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
-@pytest.mark.parametrize(("queries", "keys", "depth"), [(1, 1, 64), (65, 63, 128), (70, 200, 64)])
+LENGTHS = [(1, 1, 64), (65, 63, 128), (70, 200, 64)]
+FULL_AND_CAUSAL = [(*lengths, causal) for lengths in LENGTHS for causal in (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "depth", "causal"),
+    quick([(1, 1, 64, False), (65, 63, 128, True), (70, 200, 64, False)], FULL_AND_CAUSAL),
+)
 def test_lengths(queries, keys, depth, causal):
     check(*arrays(queries, keys, depth=depth), causal)
 
@@ -69,7 +76,7 @@ def test_tiles_of_other_swizzles(block_k):
 
 def test_scales_of_heads():
     """Of several sequences, and heads that share keys."""
-    q, k, v = arrays(3, 70, heads=4, kv_heads=2, batch=2)
+    q, k, v = arrays(3, 20, heads=4, kv_heads=2, batch=2)
     check(q, k, v, True, ONE, scales(q, k))
     q, k, v = q[:1, :, :2], k[:1, :, :1], v[:1, :, :1]
     for i in range(3):
@@ -90,8 +97,10 @@ def test_weights_use_the_range_of_e4m3():
             np.testing.assert_allclose(got.astype(float), 199 / (199 + 2**power), rtol=2**-7)
 
 
-@pytest.mark.parametrize("votes", [True, False])
-@pytest.mark.parametrize("order", [1, -1], ids=["rise", "fall"])
+@pytest.mark.parametrize(
+    ("order", "votes"),
+    quick([(1, True), (1, False), (-1, True)], [(o, v) for o in (1, -1) for v in (True, False)]),
+)
 def test_sums_decay_from_tile_to_tile(order, votes):
     q, _, v = arrays(9, 300)
     q[:], k = 1, np.zeros_like(v)
@@ -108,13 +117,13 @@ def test_options():
 
 
 def test_queries_that_see_no_key_give_0():
-    got = check(*arrays(140, 70), causal=True)
+    got = check(*arrays(100, 30), causal=True)
     assert (got[:, :70] == 0).all() and (got[:, 70:] != 0).any(axis=3).all()
 
 
 def test_bits():
     """Arrays that hold e4m3, and the result's bf16, as integers."""
-    q, k, v = arrays(64, 70)
+    q, k, v = arrays(64, 64)
     bits, out = [x.view(np.uint8) for x in (q, k, v)], np.full(q.shape, 7, np.uint16)
     assert attention(*bits, out, dtype="e4m3", out_dtype="bf16", plan=ONE) is out
     np.testing.assert_array_equal(out.view(BF16), attention(q, k, v, plan=ONE))
@@ -132,10 +141,10 @@ def test_nan_stays_in_the_rows_that_see_it():
 
 
 def test_views_leave_what_is_around_them():
-    qkv = np.stack(arrays(70, 70, heads=3, depth=192), axis=2)  # (1, 70, 3, 3, 192)
+    qkv = np.stack(arrays(20, 20, heads=3, depth=192), axis=2)  # (1, 20, 3, 3, 192)
     q, k, v = (qkv[:, :, i, 1:, 64:128] for i in range(3))
-    memory = np.full((1, 3, 72, 64), 7, BF16)  # heads before queries
-    out = memory[:, 1:, 1:71].transpose(0, 2, 1, 3)
+    memory = np.full((1, 3, 22, 64), 7, BF16)  # heads before queries
+    out = memory[:, 1:, 1:21].transpose(0, 2, 1, 3)
     assert attention(q, k, v, out, causal=True, plan=ONE) is out
     same = attention(*(x.copy() for x in (q, k, v)), causal=True, plan=ONE)
     np.testing.assert_array_equal(out, same)

@@ -40,7 +40,7 @@ SIZES = {
 @pytest.mark.parametrize(
     ("name", "by_ends"),
     quick(
-        lambda case: not case[1] or case[0] in ("odd", "some empty"),
+        lambda case: case[1] == (case[0] in ("odd", "none")) or case[0] == "some empty",
         [(name, by_ends) for name in SIZES for by_ends in (False, True)],
     ),
 )
@@ -54,8 +54,8 @@ def test_pairs_share_b(name):
 
 
 def test_b_however_it_lies():
-    check(np.array([5, 66]), layout="T")
-    check(np.array([5, 66]), layout="T", kinds=(E4M3, E5M2))
+    check(np.array([5, 66]), layout="T", n=40)
+    check(np.array([5, 66]), layout="T", n=40, kinds=(E4M3, E5M2))
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,8 @@ def test_everything_at_once(config):
 def test_batches():
     a, b = factors(3, 40, 136, batch=(2,))
     rows = values((2, 3), np.float32, 3)
-    for left, right in ((a, b), (a, b[0]), (a[1], b)):
-        check(left, right, config=PARTS)
+    for left, right, config in ((a, b, PARTS), (a, b[0], ONE), (a[1], b, ONE)):
+        check(left, right, config=config)
     for right in (b, b[0]):
         check(a, right, rows[..., None] * exact(a, right), config=ONE, row_scale=rows)
 

@@ -10,16 +10,16 @@ from numba_tma.pipeline import launch_control_handle
 from numba_tma.pipeline.launch_control_handle import LaunchControlHandle
 from tests.kernels import launch_control as kernels
 from tests.kernels.launch_control import ALONE, BY_ROLES, ROLES, SCHEDULER
-from tests.tiers import quick
+from tests.tiers import quick, seeds
 
 #: Blocks of the grid for 12 tiles: as many, fewer, and more.
 GRIDS = quick([12, 5], [1, 5, 12, 14])
 
 
-def counted(kernel, grid, threads, per_tile=()):
+def counted(kernel, grid, threads, per_tile=(), under=range(3)):
     """Run a kernel over 4 x 3 tiles under several seeds, and return the counts of each."""
     found = []
-    for seed in range(3):
+    for seed in under:
         simulator.seed(seed)
         tiles = np.zeros((4, 3, *per_tile), np.int32)
         kernel[grid, threads](tiles, 4, 3)
@@ -38,16 +38,18 @@ def test_roles_of_threads_and_one_slot(grid):
     np.testing.assert_array_equal(counted(kernels.count_by_threads, grid, threads), 1)
 
 
+@seeds(1, 3)
 @pytest.mark.parametrize("grid", GRIDS)
-def test_a_cluster_takes_a_tile_as_one(grid):
-    found = counted(kernels.count_in_cluster, 2 * grid, ROLES.threads, (2,))
+def test_a_cluster_takes_a_tile_as_one(grid, seeds):
+    found = counted(kernels.count_in_cluster, 2 * grid, ROLES.threads, (2,), seeds)
     np.testing.assert_array_equal(found, 1)
 
 
+@seeds(1, 3)
 @pytest.mark.parametrize("grid", GRIDS)
-def test_loads_run_ahead_of_the_stores(grid):
+def test_loads_run_ahead_of_the_stores(grid, seeds):
     x = np.random.default_rng(1).random((8, 48), np.float32)
-    for seed in range(3):
+    for seed in seeds:
         simulator.seed(seed)
         y = np.zeros_like(x)
         maps = (tma.tensor_map(array, kernels.TILE) for array in (x, y))
