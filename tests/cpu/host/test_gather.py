@@ -265,7 +265,7 @@ PARTIAL = TensorMapType(2, TILE, None, "short rows", mode="gather")
         (of_rows, MAP, SM_90A, "(rows=...) takes a tuple of integers, or an array of one axis"),
         (rows_of_array(1.5), types.float32[:, ::1], SM_90A, "(rows=...) takes a tuple of integers"),
         (rows_of_array((0.5,) * 8), types.float32[:, ::1], SM_90A, "(rows=...) takes a tuple of"),
-        (rows_of_array(EIGHT[1:]), types.float32[:, ::1], SM_90A, "7 row numbers for a tile of 8"),
+        (rows_of_array(EIGHT[1:]), types.float32[:, ::1], SM_90A, "7 row numbers for Tile((8, 64)"),
         (rows_of_array("x"), types.float32[:, ::1], SM_90A, "(rows=...) takes a tuple of integers"),
         (counted, MAP, SM_90A, "scatter_rows(count=...) is for an array"),
     ],
