@@ -83,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--plot", type=Path, help="picture to draw, of five rows: docs/h200.svg")
     survey.add_options(parser)
     options = parser.parse_args(argv)
+    survey.check(parser, options)
     if options.survey is not None:
         return survey.main(options, gpu_name)
     if options.from_results:

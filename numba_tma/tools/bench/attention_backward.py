@@ -38,7 +38,7 @@ def _exact(
         queries, grads = q[rows].double(), dout[rows].double()
         scores = queries @ keys.T * scale
         if causal:
-            later = torch.arange(len(keys), device=q.device) > rows[:, None]
+            later = torch.arange(length, device=q.device) > rows[:, None]
             scores.masked_fill_(later, float("-inf"))
         weights = torch.softmax(scores, -1)
         delta = (grads * (weights @ values)).mean(-1, keepdim=True) * depth

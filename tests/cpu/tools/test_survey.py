@@ -40,6 +40,13 @@ def test_the_draw_follows_from_the_seed_and_a_longer_one_begins_as_a_shorter_one
         assert draw.cases_of(family, 40, 8) != longer
 
 
+def test_what_is_drawn_twice_is_one_case(monkeypatch):
+    drawn = iter("aabab")
+    same = lambda rng, n: draw.Case("rows", "add", "f32", (1, 2), next(drawn))  # noqa: E731
+    monkeypatch.setitem(draw.FAMILIES, "rows", (same, 1))
+    assert [case.form for case in draw.cases_of("rows", 2, 0)] == ["a", "b"]
+
+
 def test_a_run_that_is_cut_has_some_of_each_family():
     first = collections.Counter(case.family for case in CASES[: len(CASES) // 4])
     assert all(abs(first[family] - count / 4) <= 1 for family, count in COUNTS.items())

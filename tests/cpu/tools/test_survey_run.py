@@ -145,6 +145,7 @@ def torch(monkeypatch, seconds):
 
     monkeypatch.setattr(run, "worse_of_two", worse_of_two)
     monkeypatch.setattr(calls, "is_here", lambda package: False)
+    monkeypatch.setattr(calls, "CHECKED_AT_ONCE", 40)
     monkeypatch.setattr(signal, "alarm", lambda seconds: 0)
     rng = np.random.default_rng(0)
 
@@ -234,6 +235,33 @@ def test_a_wrong_result_is_a_row_with_its_error(torch, monkeypatch, folder, name
     row = measured(torch, first)
     assert list(row) == ["error"] and row["error"].startswith("AssertionError: ")
     assert "wrong" in row["error"] or "values are not" in row["error"]
+
+
+@pytest.mark.parametrize("form", draw.LAYOUTS)
+def test_a_matmuls_operands_are_contiguous_along_these_axes(torch, monkeypatch, form):
+    given = []
+
+    def matmul(a, b, out):
+        given.append("".join((*("MK"[i] for i in along(a)), *("KN"[i] for i in along(b)))))
+        np.matmul(a, b, out=out)
+
+    def along(matrix):
+        return [i for i in (0, 1) if matrix.strides[i] == matrix.itemsize]
+
+    ship(monkeypatch, "matmul", "matmul", matmul)
+    measured(torch, draw.Case("matmul", "matmul", "bf16", (3, 4, 5), form))
+    assert given[0] == form
+
+
+def test_the_probabilities_of_long_rows_may_be_subnormal_in_f16(torch, monkeypatch):
+    def softmax(x, out):
+        out[:] = stand_in.softmax(x, -1).astype(np.float16)
+
+    case = draw.Case("rows", "softmax", "f16", (2, 200000), "odd")
+    ship(monkeypatch, "rows", "softmax", softmax)
+    assert "ratio" in measured(torch, case)
+    monkeypatch.setattr(calls, "F16_SPACING", 0)
+    assert "values are wrong" in measured(torch, case)["error"]
 
 
 def test_products_and_bytes_of_a_case(torch):
@@ -363,16 +391,31 @@ def test_families_and_their_number_are_chosen(monkeypatch, tmp_path):
     given = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "gpu_name", lambda: GPU)
-    monkeypatch.setattr(
-        run, "survey", lambda *args: given.append(args) or {"gpu": GPU, "rows": []}
-    )
+    monkeypatch.setattr(run, "survey", lambda *args: given.append(args) or {"gpu": GPU, "rows": []})
     options = ["--cases", "3", "--seconds", "9", "--jobs", "0", "--output", "mine.json"]
     bench.main(["--survey", "rows", "matmul", *options])
     path, gpu, cases, seconds, jobs = given[0]
     assert (str(path), gpu, seconds, jobs) == ("mine.json", GPU, 9, 0)
     assert cases == draw.cases({"rows": 3, "matmul": 3}, 0) and len(cases) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--survey", "sorting"], "invalid choice: 'sorting'"),
+        (["--survey", "--only", "add"], "--only and --shape choose measured cases, and --survey"),
+        (["--survey", "--shape", "2^28"], "--only and --shape choose measured cases"),
+        (["--survey", "--cases", "0"], "--cases 0: it is 1 or more"),
+        (["--survey", "--jobs", "-1"], "--jobs -1: it is 0 or more"),
+        (["--survey", "--seconds", "nan"], "--seconds nan: it is 0 or more"),
+        (["--seed", "3"], "--seed is for a survey: add --survey"),
+        (["--only", "add", "--again"], "--again is for a survey: add --survey"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit):
-        bench.main(["--survey", "sorting"])
+        bench.main(arguments)
+    assert message in capsys.readouterr().err
 
 
 def test_a_run_goes_on_where_another_was_cut(few, monkeypatch, capsys):
@@ -416,6 +459,22 @@ def test_when_the_time_is_over_it_is_said_how_many_are_left(few, monkeypatch, ca
     assert "1 of 3 cases are left, the time is over" in capsys.readouterr().out
     run.survey(Path("mine.json"), GPU, few, 10, 0)
     assert len(rows_of("mine.json")) == 3 and "are left" not in capsys.readouterr().out
+
+
+def test_a_process_that_finds_the_time_over_is_no_error(few, monkeypatch, capsys):
+    clock = iter([0.0, 9.0, 9.5, 11.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(run, "start", lambda path, gpu, cases, seconds: int(seconds != 0.5))
+    assert run.survey(Path("mine.json"), GPU, few, 10, 0)["rows"] == []
+    assert "3 of 3 cases are left" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("seconds", "limit"), [(100, 40), (86400, 600)])
+def test_preparing_has_a_part_of_the_time(few, monkeypatch, seconds, limit):
+    given = []
+    monkeypatch.setattr(run, "prepare_all", lambda *args: given.append(args))
+    run.survey(Path("mine.json"), GPU, few, seconds, 16)
+    assert given == [(few, 3, limit)]
 
 
 def test_one_failing_case_is_not_the_end(few, monkeypatch, capsys):
@@ -518,16 +577,16 @@ def test_again_drops_the_families_and_keeps_the_others(monkeypatch, tmp_path):
     path, given = tmp_path / "mine.json", []
     monkeypatch.setattr(bench, "gpu_name", lambda: GPU)
     rows = [run._row(case, {"ratio": 1.0}) for case in CASES]
-    head = {"gpu": GPU, "versions": {}}
 
-    def survey(*args):
-        there = json.loads(path.read_text())["rows"] if path.exists() else []
-        given.append({row["family"] for row in there})
-        return {"gpu": GPU, "rows": []}
+    def survey(path, gpu, cases, seconds, jobs):
+        found = run.read(path, gpu)
+        given.append({row["family"] for row in found["rows"]})
+        return {"gpu": gpu, "rows": []}
 
     monkeypatch.setattr(run, "survey", survey)
-    for names in (["rows"], []):
-        path.write_text(run.report.text(head | {"rows": rows}))
+    # Of all families, other versions do not matter.
+    for names, versions in ((["rows"], run.versions()), ([], {"torch": "1"})):
+        path.write_text(run.report.text({"gpu": GPU, "versions": versions, "rows": rows}))
         bench.main(["--survey", *names, "--again", "--output", str(path)])
     assert given == [{"matmul", "attention", "attention_backward"}, set()]
 

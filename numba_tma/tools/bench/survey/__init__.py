@@ -12,6 +12,7 @@ from numba_tma.tools.bench.survey import report, run
 from numba_tma.tools.bench.survey.draw import FAMILIES, cases
 
 MOST_JOBS = 16  #: processes that compile side by side; each has a CUDA context of its own
+OPTIONS = ("cases", "seed", "seconds", "jobs", "again")  #: what is for a survey alone
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +44,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--again", action="store_true", help="measure these families again; drop what the file has"
     )
+
+
+def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End the program where an option is for a survey and there is none, or the other way."""
+    if options.survey is None:
+        given = [name for name in OPTIONS if getattr(options, name) != parser.get_default(name)]
+        if given:
+            parser.error(f"--{given[0]} is for a survey: add --survey")
+        return
+    if options.only or options.shape:
+        parser.error("--only and --shape choose measured cases, and --survey draws its own")
+    least = {"cases": 1, "seconds": 0, "jobs": 0}
+    for name, number in least.items():
+        value = getattr(options, name)
+        if value is not None and not value >= number:
+            parser.error(f"--{name} {value:g}: it is {number} or more")
 
 
 def main(options: argparse.Namespace, gpu_name: Callable[[], str]) -> int:

@@ -24,7 +24,7 @@ PICTURES = Path("docs")
 BEGIN, END = (f"<!-- survey {{}}: {end} -->" for end in ("begin", "end"))
 
 WIDTH, LEFT, RIGHT, TOP, STEP, HEIGHT = 860, 150, 620, 56, 92, 64  #: of the picture, in pixels
-LOW, HIGH, BINS = 0.5, 4.0, 60  #: of the axis, which is logarithmic
+LOW, OCTAVES, BINS = 0.5, 3, 20  #: where the axis begins, its octaves, and the bins of each
 TICKS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 4.0)
 
 
@@ -224,9 +224,9 @@ def plot(results: Results, path: Path) -> None:
 
 def _bars(base: int, of_it: list[float]) -> list[str]:
     """Return a bar for each bin that has cases; 1 is a bin's edge."""
-    edges = _edges()
-    places = np.searchsorted(edges, np.clip(of_it, LOW, HIGH), "right") - 1
-    counts = np.bincount(np.minimum(places, BINS - 1), minlength=BINS)
+    edges = [LOW * 2 ** (i / BINS) for i in range(OCTAVES * BINS + 1)]
+    places = np.searchsorted(edges[1:-1], of_it, "right")  # what is off the axis is in its last bin
+    counts = np.bincount(places)
     lines = []
     for i, count in enumerate(map(int, counts)):
         if count:
@@ -240,15 +240,9 @@ def _bars(base: int, of_it: list[float]) -> list[str]:
     return lines
 
 
-def _edges() -> list[float]:
-    """Return the edges of the bins: equal factors, from `LOW` to `HIGH`."""
-    step = math.log(HIGH / LOW) / BINS
-    return [1.0 if i == BINS // 3 else LOW * math.exp(step * i) for i in range(BINS + 1)]
-
-
 def _x(ratio: float) -> float:
     """Return where a ratio stands."""
-    return round(LEFT + (RIGHT - LEFT) * math.log(ratio / LOW) / math.log(HIGH / LOW), 1)
+    return round(LEFT + (RIGHT - LEFT) * math.log2(ratio / LOW) / OCTAVES, 1)
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start") -> str:

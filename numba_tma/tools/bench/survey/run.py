@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import importlib
+import io
 import json
 import os
 import signal
@@ -183,14 +184,17 @@ def start(path: Path, gpu: str, cases: Sequence[Case], seconds: float) -> int:
 def prepare(cases: Sequence[Case]) -> None:
     """Call each case and its peers once, so that what they compile is in their caches."""
     torch = importlib.import_module("torch")
-    for case in cases:
-        with contextlib.suppress(Exception), contextlib.redirect_stdout(None):
-            call = call_of(torch, case)
-            for run in (call.ours, *call.peers.values()):
-                with contextlib.suppress(Exception):  # measuring says what fails
-                    run()
-            torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+    unread = io.StringIO()  # measuring says what fails
+    with contextlib.redirect_stdout(unread), contextlib.redirect_stderr(unread):
+        for case in cases:
+            with contextlib.suppress(Exception):
+                call = call_of(torch, case)
+                for run in (call.ours, *call.peers.values()):
+                    with contextlib.suppress(Exception):
+                        run()
+            with contextlib.suppress(Exception):
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
 
 
 def prepare_all(cases: Sequence[Case], jobs: int, seconds: float) -> None:
