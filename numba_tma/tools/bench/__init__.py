@@ -25,6 +25,7 @@ from numba_tma.tools.bench import (
     matmul_grouped,
     norms,
     pointwise,
+    survey,
 )
 from numba_tma.tools.bench.progress import progress
 from numba_tma.tools.bench.report import table, write_table
@@ -80,7 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--from-results", type=Path, help="measure nothing: use this file")
     parser.add_argument("--plot", type=Path, help="picture to draw, of five rows: docs/h200.svg")
+    survey.add_options(parser)
     options = parser.parse_args(argv)
+    survey.check(parser, options)
+    if options.survey is not None:
+        return survey.main(options, gpu_name)
     if options.from_results:
         results = json.loads(options.from_results.read_text())
     else:

@@ -78,7 +78,7 @@ def by_torch(
     }
 
 
-def _flash_attention_4(
+def flash_attention_4(
     q: DeviceArray, k: DeviceArray, v: DeviceArray, causal: bool
 ) -> dict[str, Run]:
     """Return FlashAttention-4, whose order of axes is ours."""
@@ -104,7 +104,7 @@ def bench_attention(torch: ModuleType, length: int, depth: int, causal: bool) ->
     case = f"attention {named(length, depth, causal)}"
     sources = {
         "SDPA": functools.partial(by_torch, torch, q, k, v, is_causal=causal),
-        "FlashAttention-4": functools.partial(_flash_attention_4, q, k, v, causal),
+        "FlashAttention-4": functools.partial(flash_attention_4, q, k, v, causal),
     }
     peers = working(torch, case, offered(case, sources), right)
     return _rate(length, depth, causal, ours, peers)

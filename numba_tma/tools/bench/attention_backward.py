@@ -49,29 +49,41 @@ def _exact(
     return [torch.cat(dq), dk, dv]
 
 
-def _check(torch: ModuleType, arrays: tuple[Any, ...], causal: bool, got: tuple[Any, ...]) -> None:
-    """Hold the gradients of the first and the last head to float64, by the size of each.
+def check_gradients(
+    torch: ModuleType, arrays: tuple[Any, ...], causal: bool, got: tuple[Any, ...]
+) -> None:
+    """Hold the gradients of the first and the last head of k to float64, by the size of each.
 
     A query that sees few keys has errors far above the others': they come from the rounding of the
     forward's result, of which `delta` is made. So single values are held loosely, and all of a
     gradient together as everything else.
     """
-    for sequence, head in ((0, 0), (-1, -1)):
-        dout, q, k, v = (t[sequence, :, head] for t in arrays)
-        exact = _exact(torch, dout, q, k, v, causal)
-        for result, gradient in zip(got, exact):
-            one, flat = result[sequence, :, head].reshape(1, -1), gradient.reshape(1, -1)
+    dout, q, k, v = arrays
+    group = q.shape[2] // k.shape[2]
+    for sequence, head in ((0, 0), (-1, k.shape[2] - 1)):
+        heads = range(head * group, (head + 1) * group)
+        key, value = k[sequence, :, head], v[sequence, :, head]
+        parts = [
+            _exact(torch, dout[sequence, :, h], q[sequence, :, h], key, value, causal)
+            for h in heads
+        ]
+        pairs = [(got[0][sequence, :, h], dq) for h, (dq, _, _) in zip(heads, parts)]
+        for i in (1, 2):  # sums over the heads that share a key
+            pairs.append((got[i][sequence, :, head], sum(part[i] for part in parts)))
+        for result, gradient in pairs:
+            one, flat = result.reshape(1, -1), gradient.reshape(1, -1)
             check(torch, one, flat, SINGLE)
             check_whole(one, flat, TOLERANCE)
 
 
-def _torch(name: str, torch: ModuleType, arrays: tuple[Any, ...], causal: bool) -> dict[str, Run]:
+def by_torch(name: str, torch: ModuleType, arrays: tuple[Any, ...], causal: bool) -> dict[str, Run]:
     """Return the gradients of torch's attention by one of its backends."""
     backends = importlib.import_module("torch.nn.attention")
     dout, *qkv = (t.transpose(1, 2).contiguous() for t in arrays)
     leaves = [t.requires_grad_() for t in qkv]
+    shared = {"enable_gqa": True} if qkv[0].shape[1] != qkv[1].shape[1] else {}
     with backends.sdpa_kernel(getattr(backends.SDPBackend, BACKENDS[name])):
-        out = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=causal)
+        out = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=causal, **shared)
 
     def run() -> Any:
         found = torch.autograd.grad(out, leaves, dout, retain_graph=True)
@@ -90,11 +102,11 @@ def bench_attention_backward(torch: ModuleType, length: int, depth: int, causal:
     out, lse = attention(q, k, v, causal=causal, return_lse=True)
     into = {name: torch.full_like(q, float("nan")) for name in ("dq", "dk", "dv")}
     ours = functools.partial(backward, dout, q, k, v, out, lse, causal=causal, **into)
-    right: Callable[[Any], None] = functools.partial(_check, torch, arrays, causal)
+    right: Callable[[Any], None] = functools.partial(check_gradients, torch, arrays, causal)
     ours()
     right(tuple(into.values()))
     case = f"attention backward {named(length, depth, causal)}"
-    sources = {name: functools.partial(_torch, name, torch, arrays, causal) for name in BACKENDS}
+    sources = {name: functools.partial(by_torch, name, torch, arrays, causal) for name in BACKENDS}
     peers = working(torch, case, offered(case, sources), right)
     count = 10 * BATCH * HEADS * length**2 * depth // (2 if causal else 1)
     return operations(count, worse_of_two({"numba_tma": ours, **peers}))

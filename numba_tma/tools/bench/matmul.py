@@ -124,7 +124,7 @@ def bench_layer(torch: ModuleType, shape: Shape) -> Measured:
     return _rate(shape, ours, working(torch, f"{LAYER_MATMUL} {_named(shape)}", cublas, right))
 
 
-def _cublaslt(
+def cublaslt(
     torch: ModuleType,
     a: DeviceArray,
     w: DeviceArray,
@@ -151,8 +151,8 @@ def bench_fp8(torch: ModuleType, shape: Shape) -> Measured:
     ours()
     right(c)
     peers = {
-        "cuBLASLt": _cublaslt(torch, a, w, one, one, fast=True),
-        SLOW: _cublaslt(torch, a, w, one, one, fast=False),
+        "cuBLASLt": cublaslt(torch, a, w, one, one, fast=True),
+        SLOW: cublaslt(torch, a, w, one, one, fast=False),
     }
     case = f"matmul {_named(shape, E4M3)}"
     return _rate(shape, ours, _selected(torch, case, a, w, peers, right))
@@ -174,8 +174,8 @@ def bench_block_scaled(torch: ModuleType, shape: Shape) -> Measured:
     ours()
     right(c)
     case = f"block-scaled matmul {_named(shape, E4M3)}"
-    scaled = {"cuBLASLt block-scaled": _cublaslt(torch, a, w, a_scales, w_scales, fast=False)}
-    unscaled = {f"{SLOW}, unscaled": _cublaslt(torch, a, w, one, one, fast=False)}
+    scaled = {"cuBLASLt block-scaled": cublaslt(torch, a, w, a_scales, w_scales, fast=False)}
+    unscaled = {f"{SLOW}, unscaled": cublaslt(torch, a, w, one, one, fast=False)}
     peers = working(torch, case, scaled, right) | working(torch, case, unscaled)
     return _rate(shape, ours, peers)
 

@@ -25,6 +25,22 @@ SHAPES = (
 TRITON_WARPS = (4, 8, 16, 32)
 
 
+QUACK = ("rmsnorm", "layernorm", "softmax")
+
+
+def by_quack(name: str, x: DeviceArray, w: DeviceArray, b: DeviceArray) -> dict[str, Run]:
+    """Return one of `QUACK`, QuACK's functions, whose LayerNorm takes float32 weights."""
+    quack = importlib.import_module("quack")
+    wide, shift = w.float(), b.float()
+    return {
+        "QuACK": {
+            "rmsnorm": lambda: quack.rmsnorm(x, w, eps=1e-6),
+            "layernorm": lambda: quack.layernorm(x, wide, shift, eps=1e-5),
+            "softmax": lambda: quack.softmax(x),
+        }[name]
+    }
+
+
 def _peers(
     torch: ModuleType,
     name: str,
@@ -38,13 +54,7 @@ def _peers(
 
     candidates: dict[str, Run] = {}
     try:
-        quack = importlib.import_module("quack")
-        wide, shift = w.float(), b.float()
-        candidates["QuACK"] = {
-            "rmsnorm": lambda: quack.rmsnorm(x, w, eps=1e-6),
-            "layernorm": lambda: quack.layernorm(x, wide, shift, eps=1e-5),
-            "softmax": lambda: quack.softmax(x),
-        }[name]
+        candidates |= by_quack(name, x, w, b)
     except ImportError:
         pass
     if name in runs:

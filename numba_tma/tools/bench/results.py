@@ -81,10 +81,15 @@ def read(path: Path, gpu: str) -> Results:
 
 
 def write(path: Path, results: Results) -> None:
+    """Replace a file of results."""
+    replace(path, json.dumps(results, indent=2) + "\n")
+
+
+def replace(path: Path, text: str) -> None:
     """Replace a file, at once: who is stopped meanwhile keeps the one that was there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(results, indent=2) + "\n")
+    partial.write_text(text)
     partial.replace(path)
 
 

@@ -162,12 +162,12 @@ def test_of_two_measurements_the_worse_for_us_counts(monkeypatch):
     better = {"numba_tma": 1.0, "torch": 1.2, "copy": 2.0}
     worse = {"numba_tma": 0.9, "torch": 0.8, "copy": 2.0}
     for order in ([better, worse], [worse, better]):
-        measured = iter(order)
-        monkeypatch.setattr(timing, "time_alternating", lambda runs: next(measured))  # noqa: B023
+        measured = iter([{30: times} for times in order])
+        monkeypatch.setattr(timing, "time_alternating", lambda runs, n: next(measured)[n])  # noqa: B023
         assert timing.worse_of_two(dict.fromkeys(better, list)) is worse
     for alone in ({"numba_tma": 1.0}, {"numba_tma": 1.0, "copy": 2.0}):
-        monkeypatch.setattr(timing, "time_alternating", lambda runs: dict(runs))
-        assert timing.worse_of_two(alone) == alone
+        monkeypatch.setattr(timing, "time_alternating", lambda runs, n: runs | {"repeats": n})
+        assert timing.worse_of_two(alone, repeats=7) == alone | {"repeats": 7}
 
 
 def test_of_tritons_only_the_fastest_is_compared(monkeypatch):

@@ -397,8 +397,8 @@ def test_packed_sequences_are_each_by_itself(torch, monkeypatch, capsys, causal)
 def gradients(dout, q, k, v, causal):
     """Return those of arrays in our order of axes."""
     dout, q, k, v = (np.swapaxes(t, 1, 2) for t in (dout, q, k, v))
-    scale, same = q.shape[-1] ** -0.5, np.eye(q.shape[2])
-    weights = of_heads(q, k, np.broadcast_to(same, (*q.shape[:2], *same.shape)), causal)
+    scale, same = q.shape[-1] ** -0.5, np.eye(k.shape[2])
+    weights = of_heads(q, k, np.broadcast_to(same, (*k.shape[:2], *same.shape)), causal)
     product = dout @ np.swapaxes(v, -1, -2)
     ds = weights * (product - np.sum(dout * (weights @ v), -1, keepdims=True)) * scale
     found = ds @ k, np.swapaxes(ds, -1, -2) @ q, np.swapaxes(weights, -1, -2) @ dout
