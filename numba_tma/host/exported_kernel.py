@@ -118,7 +118,8 @@ def load(path: str | os.PathLike[str]) -> ExportedKernel:
     alone::
 
         kernel = numba_tma.load("build/scale")
-        kernel[blocks, 64, stream](numba_tma.tensor_map(x, TILE), y, 2.0)
+        x_map = numba_tma.tensor_map(x, TILE)
+        kernel[blocks, 64, stream](x_map, y, 2.0)
 
     Tensor maps and arrays must be of the types that the kernel was exported for; numbers are
     converted, integers without a loss. The files are the GPU's code: load those that you trust.
