@@ -119,7 +119,8 @@ def load(path: str | os.PathLike[str]) -> ExportedKernel:
 
         kernel = numba_tma.load("build/scale")
         x_map = numba_tma.tensor_map(x, TILE)
-        kernel[blocks, 64, stream](x_map, y, 2.0)
+        launch = kernel[blocks, 64, stream]
+        launch(x_map, y, 2.0)
 
     Tensor maps and arrays must be of the types that the kernel was exported for; numbers are
     converted, integers without a loss. The files are the GPU's code: load those that you trust.
