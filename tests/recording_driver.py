@@ -19,6 +19,7 @@ import numpy as np
 from cuda.bindings import driver
 
 SUCCESS = driver.CUresult.CUDA_SUCCESS
+RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 ATTRIBUTES = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
     "COMPUTE_CAPABILITY_MINOR": 0,
@@ -38,6 +39,12 @@ class RecordingDriver:
         self.contexts = 0
         self.sizes: dict[str, tuple[int, ...]] = {}  #: of parameters, of kernels not in the cache
         self.shared: list[int] = []  #: bytes of dynamic shared memory that kernels were allowed
+        self.memory: dict[int, int] = {}  #: bytes that are allocated, by address
+        self.freed: list[int] = []  #: addresses
+        self.memory_left = 1 << 40
+        self.context = 1  #: number of the current one
+        self.mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+        self.zeroed: list[tuple[int, int]] = []  #: addresses and bytes
         self._entries: list[str] = []
 
     def cuInit(self, flags: int) -> Any:
@@ -117,6 +124,43 @@ class RecordingDriver:
             )
         )
         return (self.errors.pop(0) if self.errors else SUCCESS,)
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: Any) -> Any:
+        before, self.mode = self.mode, mode
+        return SUCCESS, before
+
+    def cuCtxGetId(self, context: Any) -> Any:
+        assert context == 0
+        return SUCCESS, self.context
+
+    def cuMemAlloc(self, nbytes: int) -> Any:
+        assert nbytes > 0 and self.mode == RELAXED, "it ends the captures of other threads"
+        if nbytes > self.memory_left:
+            return driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY, driver.CUdeviceptr(0)
+        self.memory_left -= nbytes
+        address = (1 << 46) + ((len(self.memory) + len(self.freed)) << 32)
+        self.memory[address] = nbytes
+        return SUCCESS, driver.CUdeviceptr(address)
+
+    def cuMemFree(self, address: int) -> Any:
+        assert self.mode == RELAXED, "it ends the captures of other threads"
+        self.memory_left += self.memory.pop(address)
+        self.freed.append(address)
+        return (SUCCESS,)
+
+    def cuStreamCreate(self, flags: Any) -> Any:
+        return SUCCESS, driver.CUstream(99)
+
+    def cuMemsetD8Async(self, address: int, byte: int, nbytes: int, stream: Any) -> Any:
+        assert byte == 0 and int(stream) == 99 and self.memory[address] >= nbytes
+        self.zeroed.append((address, nbytes))
+        return (SUCCESS,)
+
+    def cuStreamSynchronize(self, stream: Any) -> Any:
+        return (SUCCESS,)
+
+    def cuStreamDestroy(self, stream: Any) -> Any:
+        return (SUCCESS,)
 
     def cuTensorMapEncodeTiled(self, *arguments: Any) -> Any:
         encoded = driver.CUtensorMap()

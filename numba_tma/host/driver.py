@@ -149,6 +149,25 @@ def allocating_while_capturing() -> Iterator[None]:
         driver.cuThreadExchangeStreamCaptureMode(before)
 
 
+def context_id() -> int:
+    """Return the number of the current context, which no other context of this process gets."""
+    return int(_checked(_driver().cuCtxGetId(0)))
+
+
+def allocate(nbytes: int) -> int | None:
+    """Return the address of new memory of the current context; None if there is too little."""
+    driver = _driver()
+    returned = driver.cuMemAlloc(nbytes)
+    if returned[0] == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+        return None
+    return int(_checked(returned))
+
+
+def free(address: int) -> None:
+    """Free memory of the current context, after all work of its GPU; after a fault nothing is."""
+    _driver().cuMemFree(address)
+
+
 def zero(address: int, nbytes: int) -> None:
     """Set device memory to zeros and wait for it, on a stream that orders and captures no other."""
     driver = _driver()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from numba_tma.host import device_memory as _device_memory
 from numba_tma.host import driver as _driver
 from numba_tma.host.annotations import DeviceArray, DTypeLike
 from numba_tma.host.environment import simulated
@@ -35,7 +36,7 @@ def queue_counter() -> DeviceArray:
         from numba import cuda
 
         return cuda.to_device(np.zeros(1, np.uint32))
-    device = _driver.current_device()
+    device = _driver.launching_device()
     with _lock:
         found = next(_slabs.get(device, iter(())), None)
         if found is None:
@@ -47,9 +48,9 @@ def queue_counter() -> DeviceArray:
 def _new_counters() -> Iterator[DeviceArray]:
     """Yield the words of a new slab, which is freed when all of them are."""
     with _driver.allocating_while_capturing():  # a call may be captured at its first launch
-        slab = device_memory((_COUNTERS,), np.uint32)
-        _driver.zero(slab.device_ctypes_pointer.value, slab.nbytes)
-    yield from slab.split(1)
+        slab = _device_memory.device_memory((_COUNTERS,), np.uint32)
+        _driver.zero(slab.address, slab.nbytes)
+    yield from slab.split()
 
 
 def float_workspace(rows: int, columns: int) -> DeviceArray:
@@ -59,8 +60,4 @@ def float_workspace(rows: int, columns: int) -> DeviceArray:
 
 def device_memory(shape: tuple[int, ...], dtype: DTypeLike) -> DeviceArray:
     """Return a new array on the device; in the simulator one of NumPy."""
-    if simulated():
-        return np.empty(shape, dtype)
-    from numba import cuda  # allocations go through Numba's memory manager, which a user may set
-
-    return cuda.device_array(shape, dtype)
+    return np.empty(shape, dtype) if simulated() else _device_memory.device_memory(shape, dtype)

@@ -24,6 +24,7 @@ from numba_tma.kernels.matmul import dense as module
 from numba_tma.kernels.matmul import launch as _matmul_launch
 from numba_tma.kernels.matmul import matmul
 from numba_tma.kernels.matmul import measurements as _matmul_tuner
+from numba_tma.kernels.matmul import operands
 from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
 from numba_tma.kernels.matmul.choice import (
@@ -69,7 +70,7 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(_launch, "_launcher", launcher)
     monkeypatch.setattr(cuda, "as_cuda_array", lambda view: view)
-    monkeypatch.setattr(cuda, "device_array", space)
+    monkeypatch.setattr(operands, "device_memory", space)
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
     for name in ("_host.device", "copy.api", "transpose.api", "matmul.launch", "matmul.dense"):
         path = f"numba_tma.kernels.{name}."

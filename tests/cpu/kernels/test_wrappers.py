@@ -1,9 +1,7 @@
 """A second call of a kernel's function with the same arrays repeats the prepared launch."""
 
-import contextlib
 import functools
 import gc
-import itertools
 import weakref
 from types import SimpleNamespace
 
@@ -13,6 +11,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma.host import driver as _driver
+from numba_tma.host.parameters import type_of
 from numba_tma.kernels._host import launch as _launch
 from numba_tma.kernels._host import memo
 from numba_tma.kernels._host import workspace as _workspace
@@ -28,6 +27,7 @@ from numba_tma.kernels.rows.rmsnorm import rmsnorm
 from numba_tma.kernels.rows.softmax import log_softmax, softmax
 from numba_tma.kernels.transpose import transpose
 from tests.cpu.host.test_launcher import device_array
+from tests.recording_driver import RecordingDriver
 
 SHAPE = (48, 72)
 
@@ -261,30 +261,15 @@ def test_partial_results_after_a_launch_that_failed(gpu):
 
 
 def test_counters_are_zeroed_words_of_slabs(monkeypatch):
-    zeroed, slabs = [], itertools.count(1)
-
-    def slab(shape, dtype):
-        (size,) = shape
-        first = device_array((size,), dtype, address=next(slabs) << 32)
-        words = [device_array((1,), dtype, address=first.device_ctypes_pointer.value + 4 * i)
-                 for i in range(size)]  # fmt: skip
-        return SimpleNamespace(
-            device_ctypes_pointer=first.device_ctypes_pointer,
-            nbytes=first.nbytes,
-            split=lambda section: iter(words),
-        )
-
     monkeypatch.setattr(_workspace, "_slabs", {})
-    monkeypatch.setattr(cuda, "device_array", slab)
-    monkeypatch.setattr(_driver, "current_device", lambda: 0)
-    monkeypatch.setattr(_driver, "allocating_while_capturing", contextlib.nullcontext)
-    monkeypatch.setattr(_driver, "zero", lambda *memory: zeroed.append(memory))
-    counters = [_workspace.queue_counter() for _ in range(300)]
-    places = {counter.device_ctypes_pointer.value for counter in counters}
-    assert zeroed == [(1 << 32, 1024), (2 << 32, 1024)]
-    assert places == {(1 << 32) + 4 * i for i in range(256)} | {
-        (2 << 32) + 4 * i for i in range(44)
-    }
+    with RecordingDriver().installed() as driver:
+        counters = [_workspace.queue_counter() for _ in range(300)]
+        slabs = [*driver.memory]
+    assert {counter.address for counter in counters} == {
+        *range(slabs[0], slabs[0] + 1024, 4), *range(slabs[1], slabs[1] + 4 * 44, 4)
+    }  # fmt: skip
+    assert driver.zeroed == [(slab, 1024) for slab in slabs]
+    assert all(type_of(one) == type_of(counters[0]) and one.nbytes == 4 for one in counters)
 
 
 def test_partial_results_of_a_call_within_another(gpu):

@@ -307,7 +307,7 @@ def test_partial_results_after_a_failed_launch():
     (counter,) = call.recording.workspace
 
     def fails():
-        counter.copy_to_device(np.full(1, 777, np.uint32))
+        cuda.as_cuda_array(counter).copy_to_device(np.full(1, 777, np.uint32))
         raise RuntimeError("as a kernel that was stopped")
 
     call.recording.launches.append(fails)
