@@ -22,9 +22,8 @@ from numba_tma.kernels._host import launch as _launch
 from numba_tma.kernels._host.device import fewest_in_same_waves
 from numba_tma.kernels.matmul import dense as module
 from numba_tma.kernels.matmul import launch as _matmul_launch
-from numba_tma.kernels.matmul import matmul
+from numba_tma.kernels.matmul import matmul, operands
 from numba_tma.kernels.matmul import measurements as _matmul_tuner
-from numba_tma.kernels.matmul import operands
 from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
 from numba_tma.kernels.matmul.choice import (
