@@ -19,6 +19,7 @@ import numpy as np
 from cuda.bindings import driver
 
 SUCCESS = driver.CUresult.CUDA_SUCCESS
+OWN_STREAM = 99  #: handle of a stream that the library makes
 RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 ATTRIBUTES = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
@@ -44,6 +45,9 @@ class RecordingDriver:
         self.memory_left = 1 << 40
         self.context = 1  #: number of the current one
         self.mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+        self.capturing: int | None = None  #: handle of the stream that a graph captures
+        self.waits: list[int] = []  #: streams that were waited for
+        self.copied: list[tuple[int, bytes, int]] = []  #: addresses, bytes and streams
         self.zeroed: list[tuple[int, int]] = []  #: addresses and bytes
         self._entries: list[str] = []
 
@@ -74,7 +78,9 @@ class RecordingDriver:
         return SUCCESS, 0
 
     def cuStreamIsCapturing(self, stream: int) -> Any:
-        return SUCCESS, driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        states = driver.CUstreamCaptureStatus
+        captured = stream == self.capturing
+        return SUCCESS, states(states.CU_STREAM_CAPTURE_STATUS_ACTIVE if captured else 0)
 
     def cuLibraryLoadData(self, code: bytes, *options: Any) -> Any:
         if self.refused:
@@ -149,14 +155,20 @@ class RecordingDriver:
         return (SUCCESS,)
 
     def cuStreamCreate(self, flags: Any) -> Any:
-        return SUCCESS, driver.CUstream(99)
+        return SUCCESS, driver.CUstream(OWN_STREAM)
 
     def cuMemsetD8Async(self, address: int, byte: int, nbytes: int, stream: Any) -> Any:
-        assert byte == 0 and int(stream) == 99 and self.memory[address] >= nbytes
+        assert byte == 0 and int(stream) == OWN_STREAM and self.memory[address] >= nbytes
         self.zeroed.append((address, nbytes))
         return (SUCCESS,)
 
+    def cuMemcpyHtoDAsync(self, address: int, source: int, nbytes: int, stream: Any) -> Any:
+        assert self.memory[address] >= nbytes
+        self.copied.append((address, ctypes.string_at(source, nbytes), int(stream)))
+        return (SUCCESS,)
+
     def cuStreamSynchronize(self, stream: Any) -> Any:
+        self.waits.append(int(stream))
         return (SUCCESS,)
 
     def cuStreamDestroy(self, stream: Any) -> Any:
@@ -185,13 +197,20 @@ class RecordingDriver:
 class Array:
     """A device array at a made-up address."""
 
-    def __init__(self, place: int, shape: tuple[int, ...], dtype: str = "f2") -> None:
+    def __init__(
+        self,
+        place: int,
+        shape: tuple[int, ...],
+        dtype: str = "f2",
+        strides: tuple[int, ...] | None = None,
+        start: int = 0,
+    ) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
         self.__cuda_array_interface__ = {
             "shape": shape,
-            "strides": None,
+            "strides": strides,
             "typestr": self.dtype.str,
-            "data": (place << 32, False),
+            "data": ((place << 32) + start, False),
             "version": 3,
         }
 

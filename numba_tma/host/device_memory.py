@@ -18,15 +18,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numba_tma.host.annotations import DTypeLike
+from numba_tma.host.annotations import DTypeLike, StreamLike
 from numba_tma.host.driver import (
     allocate,
     allocating_while_capturing,
     context_id,
+    copy_from_host,
     free,
+    is_capturing,
     launching_device,
 )
 from numba_tma.host.process_bound import new_in_children
+from numba_tma.host.streams import handle_of
 
 # What may wait to be freed in a context: blocks, and bytes.
 _MOST_BLOCKS = 16
@@ -116,6 +119,27 @@ def device_memory(shape: tuple[int, ...], dtype: DTypeLike) -> DeviceMemory:
             "or what a library keeps of freed ones (torch.cuda.empty_cache())"
         )
     return DeviceMemory(address, tuple(shape), stored, _Block(_Place(context, address, nbytes)))
+
+
+def copied_to_device(values: np.ndarray[Any, Any], stream: StreamLike = None) -> DeviceMemory:
+    """Return a copy of a contiguous array on the current device.
+
+    It is there for work that follows on `stream`; with None for all work that follows.
+
+    Raises
+    ------
+    RuntimeError
+        If a graph captures `stream`: its replays would read `values`, which may be gone.
+    """
+    handle = None if stream is None else handle_of(stream)
+    if handle and is_capturing(handle):
+        raise RuntimeError(
+            f"stream {stream!r} is captured, and a graph cannot repeat a copy from the host's "
+            "memory: make the maps before the capture"
+        )
+    new = device_memory(values.shape, values.dtype)
+    copy_from_host(new.address, values.ctypes.data, values.nbytes, handle)
+    return new
 
 
 def _free_unused(context: int) -> None:

@@ -169,11 +169,30 @@ def free(address: int) -> None:
 
 
 def zero(address: int, nbytes: int) -> None:
-    """Set device memory to zeros and wait for it, on a stream that orders and captures no other."""
+    """Set device memory to zeros, and wait for it."""
+    with _stream_of_its_own() as stream:
+        _checked(_driver().cuMemsetD8Async(address, 0, nbytes, stream))
+
+
+def copy_from_host(address: int, source: int, nbytes: int, stream: int | None) -> None:
+    """Copy memory of the host to the device: in the order of a stream, or with None wait for it.
+
+    The host's memory may change as soon as the function returns.
+    """
+    if stream is not None:
+        _checked(_driver().cuMemcpyHtoDAsync(address, source, nbytes, stream))
+        return
+    with _stream_of_its_own() as own:
+        _checked(_driver().cuMemcpyHtoDAsync(address, source, nbytes, own))
+
+
+@contextlib.contextmanager
+def _stream_of_its_own() -> Iterator[Any]:
+    """Yield a stream that orders and captures no other, and wait for it at the end."""
     driver = _driver()
     stream = _checked(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
     try:
-        _checked(driver.cuMemsetD8Async(address, 0, nbytes, stream))
+        yield stream
         _checked(driver.cuStreamSynchronize(stream))
     finally:
         driver.cuStreamDestroy(stream)

@@ -8,6 +8,7 @@ import numpy as np
 
 from numba_tma.host.annotations import StreamLike
 from numba_tma.host.backend import KernelArgument, LaunchParameter
+from numba_tma.host.device_memory import copied_to_device
 from numba_tma.host.driver import NBYTES
 from numba_tma.host.environment import simulated
 from numba_tma.host.host_only import host_only
@@ -35,8 +36,8 @@ class TensorMapArray(ProcessBound, KernelArgument):
     maps
         Maps of the same tile, rank and kind. Addresses, shapes and strides may differ.
     stream
-        The numba stream on which the descriptors are copied, for kernels on the same stream. If
-        None, they are there for every stream when the constructor returns.
+        The stream on which the descriptors are copied, for kernels on the same stream. If None,
+        they are there for every stream when the constructor returns.
 
     Raises
     ------
@@ -44,6 +45,8 @@ class TensorMapArray(ProcessBound, KernelArgument):
         If there is no map, or one is of another type than the first.
     TypeError
         If an element is no map.
+    RuntimeError
+        If a graph captures `stream`: its replays would copy from memory of the host that is gone.
     """
 
     _opaque = True
@@ -60,16 +63,12 @@ class TensorMapArray(ProcessBound, KernelArgument):
         if simulated():
             self.maps = tuple(map(_editable, self.maps))
             return
-        from numba import cuda
-
         image = np.empty(len(self.maps) * NBYTES, np.uint8)
         for i, tensor_map in enumerate(self.maps):
             target = image.ctypes.data + i * NBYTES
             ctypes.memmove(target, tensor_map.encoded, NBYTES)
-        self._buffer = cuda.to_device(image, stream=0 if stream is None else stream)
-        if stream is None:
-            cuda.synchronize()
-        self.address = self._buffer.device_ctypes_pointer.value
+        self._buffer = copied_to_device(image, stream)
+        self.address = self._buffer.address
 
     @property
     def _launch_parameter_(self) -> LaunchParameter:

@@ -415,4 +415,4 @@ def target(plan: MatmulPlan | MmaPlan, out: Array) -> TensorMap | DeviceArray:
 
 def _elements(out: Array) -> DeviceArray:
     """Return the array that threads write to, as bits for 16-bit types, which Numba may lack."""
-    return out.as_dtype(as_dtype("u16") if out.itemsize == 2 else out.dtype).as_numba()
+    return out.as_dtype(as_dtype("u16") if out.itemsize == 2 else out.dtype).as_argument()

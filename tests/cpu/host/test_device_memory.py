@@ -13,8 +13,8 @@ from numba.cuda.typing.typeof import typeof
 from numba_tma.host import device_memory as module
 from numba_tma.host import driver as _driver
 from numba_tma.host.array_interface import reading_of
-from numba_tma.host.device_memory import device_memory
-from tests.recording_driver import RELAXED, RecordingDriver
+from numba_tma.host.device_memory import copied_to_device, device_memory
+from tests.recording_driver import OWN_STREAM, RELAXED, RecordingDriver
 
 MIB = 1 << 20
 
@@ -131,3 +131,24 @@ print("end", "numba" in sys.modules)
 def test_a_process_that_ends_with_memory_prints_nothing():
     done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end False\n", "")
+
+
+def test_a_copy_is_there_for_a_stream_or_for_all(gpu):
+    values = np.arange(6, dtype=np.int32).reshape(2, 3)
+    one = copied_to_device(values, 17)
+    assert (one.shape, one.dtype) == ((2, 3), np.int32) and gpu.waits == []
+    other = copied_to_device(values)
+    assert gpu.waits == [OWN_STREAM]
+    assert gpu.copied == [
+        (one.address, values.tobytes(), 17), (other.address, values.tobytes(), OWN_STREAM)
+    ]  # fmt: skip
+
+
+def test_a_graph_captures_no_copy(gpu):
+    """It would read the host's memory when it is replayed."""
+    gpu.capturing = 17
+    with pytest.raises(RuntimeError, match="stream 17 is captured.*make the maps before"):
+        copied_to_device(np.zeros(3), 17)
+    assert not gpu.memory
+    copied_to_device(np.zeros(3), 0)
+    copied_to_device(np.zeros(3))

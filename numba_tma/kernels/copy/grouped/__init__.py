@@ -14,13 +14,14 @@ from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.array_interface import class_name
 from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.cached_kernel import shipped
+from numba_tma.host.device_memory import copied_to_device
 from numba_tma.host.environment import simulated
 from numba_tma.host.layout import Tile
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.host.tensor_map_array import TensorMapArray
 from numba_tma.host.tensor_map_rules import legal_strides, tensor_violations
 from numba_tma.kernels._host.device import sm_count
-from numba_tma.kernels._host.launch import as_stream, check_stream
+from numba_tma.kernels._host.launch import check_stream, launch
 from numba_tma.kernels._host.outputs import check_outputs, tile_for
 
 BLOCKS_PER_SM = 8
@@ -80,14 +81,10 @@ def grouped_copy(
     # Any matrix serves as the template: a kernel replaces all that differs between matrices.
     template = tensor_map(widest, tile)
     blocks = min(BLOCKS_PER_SM * sm_count(), int(table[:, 0].sum()))
-    on = as_stream(stream)
+    on = 0 if stream is None else stream
     maps = TensorMapArray([template] * (2 * blocks), stream=on)
-    on_device = table
-    if not simulated():
-        from numba import cuda
-
-        on_device = cuda.to_device(table, stream=on)
-    grouped_copy_kernel(tile)[blocks, 32, on](template, maps, on_device)
+    on_device = table if simulated() else copied_to_device(table, on)
+    launch(grouped_copy_kernel(tile), blocks, 32, stream, template, maps, on_device)
 
 
 def _check_apart(outs: list[Array], sources: list[Array]) -> None:
