@@ -47,7 +47,8 @@ def _found(key: str) -> Any:
 
     return SimpleNamespace(
         **{"name": key, "entry": key, "code": b"", "sizes": _AnySizes(), "shared": 0},
-        **{"requirements": Requirements(frozenset(), False, None, False), "cooperative": False, "check_count": lambda given: None},
+        **{"requirements": Requirements(frozenset(), False, None, False), "cooperative": False},
+        check_count=lambda given: None,
     )
 
 
