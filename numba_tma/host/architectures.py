@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 #: A version of the PTX ISA: major, minor.
 Version: TypeAlias = tuple[int, int]
@@ -21,8 +20,7 @@ Version: TypeAlias = tuple[int, int]
 PLAIN_SHARED = 48 << 10
 
 
-@dataclass(frozen=True)
-class Architecture:
+class Architecture(NamedTuple):
     """What GPUs of one compute capability have."""
 
     number: int  #: compute capability in digits: 90 is 9.0

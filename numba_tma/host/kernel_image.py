@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from numba_tma.host.launch_rules import Requirements
@@ -34,7 +34,7 @@ class KernelImage:
 
     def header(self) -> dict[str, Any]:
         """Return everything but the code, in JSON's types."""
-        needs = asdict(self.requirements) | {"blocks": sorted(self.requirements.blocks)}
+        needs = self.requirements._asdict() | {"blocks": sorted(self.requirements.blocks)}
         return {
             "name": self.name,
             "entry": self.entry,

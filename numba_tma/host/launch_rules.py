@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from numba_tma.host.cluster_rules import Dim3, check_grid
 
 
-@dataclass(frozen=True)
-class Requirements:
+class Requirements(NamedTuple):
     """The requirements of a kernel on its launches."""
 
     #: Threads of its pipelines' roles; 0 for a pipeline without roles: two whole warps or more.

@@ -14,16 +14,14 @@ import numbers
 import operator
 import reprlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 _LARGEST = float(np.finfo(np.float32).max)  # kernels compute in float32
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """What a value may be.
 
     Parameters

@@ -56,7 +56,7 @@ class Tcgen05AttentionPlan:
         check_fields(
             self,
             block_k=one_of(*BLOCKS_K),
-            stages=replace(whole(2, 64), text="2 to 64: one for K and one for V at least"),
+            stages=whole(2, 64)._replace(text="2 to 64: one for K and one for V at least"),
             heads_together=whole(0, 1 << 16),
             polynomial_period=whole(0, 1 << 16),
         )

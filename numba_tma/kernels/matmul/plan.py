@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 WGMMA_ROWS = 64  #: rows of a wgmma, and so of a consumer warpgroup
 SOURCE_STAGES = 2  #: stages of the epilogue's inputs (old output, residual)
-STAGES = replace(
-    whole(2, 64), text="a whole number from 2 to 64: one is read while another is filled"
+STAGES = whole(2, 64)._replace(
+    text="a whole number from 2 to 64: one is read while another is filled"
 )
 _SWIZZLES = {128: Swizzle.B128, 64: Swizzle.B64, 32: Swizzle.B32}
 
@@ -124,9 +124,8 @@ class Tcgen05Config:
             group=whole(1, 1 << 16),
             stages=STAGES,
             out_stages=whole(1, 4),
-            cta_group=replace(one_of(1, 2), text="1, or 2 for a CTA pair"),
-            scheduler=replace(
-                one_of("launch_control", "static"),
+            cta_group=one_of(1, 2)._replace(text="1, or 2 for a CTA pair"),
+            scheduler=one_of("launch_control", "static")._replace(
                 text="'launch_control', or 'static' for a grid that fits on the GPU",
             ),
         )
@@ -154,7 +153,7 @@ class MmaConfig:
         check_fields(
             self,
             m=one_of(64, 128, 256),
-            n=replace(columns, text=f"{columns.text} with {self.warpgroups} warpgroups"),
+            n=columns._replace(text=f"{columns.text} with {self.warpgroups} warpgroups"),
             k=one_of(64, 128, unit="bytes"),
             group=whole(1, 1 << 16),
             stages=STAGES,

@@ -52,7 +52,7 @@ def test_every_field_is_in_the_file():
         {"sizes": (128, 4)},
         {"cooperative": False},
         {"code": b"other"},
-        *({"requirements": dataclasses.replace(IMAGE.requirements, **of)} for of in (
+        *({"requirements": IMAGE.requirements._replace(**of)} for of in (
             {"blocks": frozenset({384})}, {"line": False}, {"cluster": None}, {"watched": True},
         )),
     ):  # fmt: skip

@@ -45,8 +45,8 @@ class BackwardPlan:
     heads_together: int = 1
 
     def __post_init__(self) -> None:
-        two = replace(
-            whole(2, 64), text="2 to 64: products with two tiles of queries run at a time"
+        two = whole(2, 64)._replace(
+            text="2 to 64: products with two tiles of queries run at a time"
         )
         check_fields(self, stages=two, sum_stages=whole(1, 64), heads_together=whole(1, 1 << 16))
 

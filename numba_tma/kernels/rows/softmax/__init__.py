@@ -8,7 +8,6 @@ row.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.values import POSITIVE
@@ -16,7 +15,7 @@ from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows.launching import RowFunction, normaliser
 from numba_tma.kernels.rows.plan import RowPlan
 
-_SCALE = "scale", replace(POSITIVE, text="a positive number; negate x for a negative one")
+_SCALE = "scale", POSITIVE._replace(text="a positive number; negate x for a negative one")
 _OF_NOTHING = -math.inf, 0.0
 SOFTMAX = RowFunction("softmax", "softmax.operation", "SOFTMAX", _SCALE, _OF_NOTHING)
 LOG_SOFTMAX = RowFunction("log_softmax", "softmax.operation", "LOG_SOFTMAX", _SCALE, _OF_NOTHING)
