@@ -134,8 +134,8 @@ def copied_to_device(values: np.ndarray[Any, Any], stream: StreamLike = None) ->
     handle = None if stream is None else handle_of(stream)
     if handle and is_capturing(handle):
         raise RuntimeError(
-            f"stream {stream!r} is captured, and a graph cannot repeat a copy from the host's "
-            "memory: make the maps before the capture"
+            f"stream {stream!r} is captured, and a graph cannot repeat this copy from the host's "
+            "memory: make it before the capture"
         )
     new = device_memory(values.shape, values.dtype)
     copy_from_host(new.address, values.ctypes.data, values.nbytes, handle)

@@ -147,7 +147,7 @@ def test_a_copy_is_there_for_a_stream_or_for_all(gpu):
 def test_a_graph_captures_no_copy(gpu):
     """It would read the host's memory when it is replayed."""
     gpu.capturing = 17
-    with pytest.raises(RuntimeError, match="stream 17 is captured.*make the maps before"):
+    with pytest.raises(RuntimeError, match="stream 17 is captured.*make it before"):
         copied_to_device(np.zeros(3), 17)
     assert not gpu.memory
     copied_to_device(np.zeros(3), 0)
