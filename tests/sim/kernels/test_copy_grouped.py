@@ -7,22 +7,6 @@ from numba_tma.kernels.copy import grouped
 from numba_tma.kernels.copy.grouped import grouped_copy
 
 
-class Kernel:
-    """The kernel of a tile, and the tile, blocks and threads that it is launched with."""
-
-    launches: list = []
-
-    def __init__(self, tile):
-        self.tile = tile
-
-    def __getitem__(self, launch):
-        self.launches.append((self.tile, *launch[:2]))
-        return _kernel(self.tile)[launch]
-
-
-_kernel = grouped.grouped_copy_kernel
-
-
 @pytest.mark.parametrize(
     ("shapes", "dtype", "tile", "blocks"),
     [
@@ -33,8 +17,13 @@ _kernel = grouped.grouped_copy_kernel
 )
 def test_tiles_have_8_kib_for_the_widest(monkeypatch, shapes, dtype, tile, blocks):
     """Unless a box has no more rows; there are no more blocks than tiles."""
-    monkeypatch.setattr(grouped, "grouped_copy_kernel", Kernel)
-    monkeypatch.setattr(Kernel, "launches", [])
+    launches, tiles, make, launch = [], [], grouped.grouped_copy_kernel, grouped.launch
+    monkeypatch.setattr(
+        grouped, "grouped_copy_kernel", lambda tile: tiles.append(tile) or make(tile)
+    )
+    monkeypatch.setattr(
+        grouped, "launch", lambda *given: launches.append(given[1:3]) or launch(*given)
+    )
     size = np.dtype(dtype).itemsize
     sources, outs = [], []
     for i, (rows, columns) in enumerate(shapes):
@@ -45,6 +34,4 @@ def test_tiles_have_8_kib_for_the_widest(monkeypatch, shapes, dtype, tile, block
     for x, out in zip(sources, outs):
         np.testing.assert_array_equal(out[:, : x.shape[1]], x)
         assert (out[:, x.shape[1] :] == 0).all()
-    ((found, number, threads),) = Kernel.launches
-    assert (found.shape, threads) == (tile, 32)
-    assert number == blocks
+    assert [found.shape for found in tiles] == [tile] and launches == [(blocks, 32)]
