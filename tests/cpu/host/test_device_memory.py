@@ -89,6 +89,9 @@ def test_memory_of_another_context_is_freed_there(gpu):
     gpu.context = 1
     device_memory((1,), "u1")
     assert {*gpu.freed} == first
+    gpu.context = 2
+    device_memory((1,), "u1")
+    assert len(gpu.freed) == 2 * module._MOST_BLOCKS and len(gpu.memory) == 3
 
 
 def test_nothing_is_freed_where_the_last_user_dies(gpu, monkeypatch):
