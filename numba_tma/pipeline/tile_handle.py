@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from numba_tma.backend.interface import Constant, Unknown, compile_time, device_class, i64, u32
+from numba_tma.backend.interface import (
+    Constant,
+    Unknown,
+    class_of,
+    compile_time,
+    device_class,
+    i64,
+    u32,
+)
 from numba_tma.device.copy_rules import require_tiled_map
 from numba_tma.device.shared import SharedTile
+from numba_tma.device.tile_indices import TileIndices
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.loops import (
     Consume,
@@ -15,6 +24,7 @@ from numba_tma.pipeline.loops import (
     Produce,
     ProduceFrom,
     TileQueue,
+    check_consumes,
     check_loop,
 )
 from numba_tma.pipeline.multicast import MulticastGroup, blocks_along, is_shared_along_x
@@ -71,6 +81,22 @@ class TilePipelineHandle:
     def consumer_thread(self) -> int:
         """Return the index of the calling thread in its consumer role, from 0."""
         return self._consumer.thread
+
+    def indices(self, tile: SharedTile) -> TileIndices:
+        """Iterate over the indices of this thread's elements of `tile`; see `SharedTile.indices`.
+
+        ``for i, j in pipe.indices(stage.x): stage.x[i, j] *= 2``: the threads of the caller's
+        consumer role share the elements. `tile` may also be a `shared_tile`.
+        """
+        check_shared_tile("indices", self._consumer.pipeline, tile)
+        check_consumes("indices", self)
+        return tile.indices(self._consumer.thread, self._consumer.num_threads)
+
+    def vectors(self, tile: SharedTile) -> TileIndices:
+        """Iterate over this thread's 16-byte vectors of `tile`; see `SharedTile.vectors`."""
+        check_shared_tile("vectors", self._consumer.pipeline, tile)
+        check_consumes("vectors", self)
+        return tile.vectors(self._consumer.thread, self._consumer.num_threads)
 
     def produce(self, first: Any, stop: Any, step: Constant[int] = 1) -> Produce:
         """Iterate over range(first, stop, step), each tile with an acquired stage to fill.
@@ -192,6 +218,21 @@ class TilePipelineHandle:
         """
         pipeline = self._producer.pipeline
         return blocks_along(pipeline, is_shared_along_x(pipeline, name))
+
+
+@compile_time
+def check_shared_tile(called: str, pipeline: TilePipeline, tile: Any) -> None:
+    """Raise unless `tile` is a shared tile, which all threads of a consumer role share."""
+    if class_of(tile) is not SharedTile:
+        given = tile if isinstance(tile, Unknown) else repr(tile)
+        raise BadOperand(
+            f"{called}(tile=...) takes a shared tile, such as stage.x, not {given}"
+        )
+    if pipeline.by_commit:
+        raise BadOperand(
+            f"{called}: of {pipeline} one thread consumes, so that it alone would have elements: "
+            f"use tile.{called}(thread, threads) where several threads share the tile"
+        )
 
 
 @compile_time
