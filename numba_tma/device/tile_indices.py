@@ -113,21 +113,19 @@ def vector_width(tile: Tile) -> int:
 
 
 @compile_time
-def check_share(called: str, thread: Any, threads: Any) -> None:
-    """Raise unless `thread` and `threads` are integers that can be a rank and a number."""
+def check_share(called: str, thread: object, threads: object) -> None:
+    """Raise unless `thread` is the number of one of `threads` threads; kernels check the types."""
     for name, given in (("thread", thread), ("threads", threads)):
-        known = not isinstance(given, Unknown)
-        if not (hasattr(given, "__index__") if known else given.is_integer):
-            shown = repr(given) if known else str(given)
-            raise simulator.BadOperand(f"{called}({name}={shown}) takes an integer")
-    if not isinstance(threads, Unknown) and threads < 1:
+        unknown = isinstance(given, Unknown)
+        if not (given.is_integer if unknown else hasattr(given, "__index__")):
+            shown = str(given) if unknown else repr(given)
+            raise simulator.BadOperand(f"{called}({name}=...) takes an integer, not {shown}")
+    if isinstance(threads, int) and threads < 1:
         raise simulator.BadOperand(
             f"{called}(threads={threads}): at least 1 thread shares the elements"
         )
-    if not isinstance(thread, Unknown) and thread < 0:
-        raise simulator.BadOperand(f"{called}(thread={thread}): threads count from 0")
-    if not isinstance(thread, Unknown) and not isinstance(threads, Unknown) and thread >= threads:
+    if isinstance(thread, int) and not 0 <= thread < (threads if isinstance(threads, int) else 2**31):
         raise simulator.BadOperand(
-            f"{called}(thread={thread}, threads={threads}): the thread is its index in the "
-            f"sharing group, 0 to {threads - 1}: subtract the group's first thread"
+            f"{called}(thread={thread}, threads={threads}): threads that share a tile have the "
+            "numbers 0 to threads - 1: subtract the first one's"
         )

@@ -32,10 +32,10 @@ def check_loop(called: str, handle: Any, role: str) -> None:
 
 
 @simulator_only
-def check_consumes(called: str, handle: Any) -> None:
+def check_consumes(called: str, pipeline: object, consumes: bool) -> None:
     """Raise in a thread that is no consumer."""
-    if not handle.is_consumer():
-        raise simulator.BarrierMisuse(role_refusal(called, handle._producer.pipeline, "consumer"))
+    if not consumes:
+        raise simulator.BarrierMisuse(role_refusal(called, pipeline, "consumer"))
 
 
 @device_class(static=("backwards",))
