@@ -10,12 +10,19 @@ import ml_dtypes
 import numpy as np
 
 from numba_tma import simulator
-from numba_tma.backend.interface import compile_time, constant_class, device_class, native, u32
+from numba_tma.backend.interface import (
+    Constant,
+    compile_time,
+    constant_class,
+    device_class,
+    native,
+    u32,
+)
 from numba_tma.backend.primitives import sub32
 from numba_tma.device.barrier import Barrier, BarrierArray
 from numba_tma.device.matrix_descriptor import MatrixDescriptor, matrix_descriptor
 from numba_tma.device.tile_indices import TileIndices, check_share, vector_width
-from numba_tma.host.annotations import Integer, Registers
+from numba_tma.host.annotations import Registers
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 
@@ -107,7 +114,7 @@ class SharedTile:
         simulator.shared_write(self._vector_address(index), _narrow(values, self.tile.dtype))
         self.accesses.unfenced = True
 
-    def indices(self, thread: Integer, threads: Integer) -> TileIndices:
+    def indices(self, thread: Constant[int], threads: Constant[int]) -> TileIndices:
         """Iterate over the indices of every `threads`-th element, from the `thread`-th on.
 
         ``for i, j in tile.indices(cuda.threadIdx.x, cuda.blockDim.x)``: `threads` threads, whose
@@ -122,7 +129,7 @@ class SharedTile:
         check_share("indices", thread, threads)
         return TileIndices(self.tile, 1, sub32(thread, threads), threads)
 
-    def vectors(self, thread: Integer, threads: Integer) -> TileIndices:
+    def vectors(self, thread: Constant[int], threads: Constant[int]) -> TileIndices:
         """Iterate over the indices of 16-byte vectors, as `indices` does over those of elements.
 
         For `read_vector` and `write_vector`. Vectors divide the rows of the tile.

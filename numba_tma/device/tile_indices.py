@@ -116,15 +116,16 @@ def vector_width(tile: Tile) -> int:
 def check_share(called: str, thread: object, threads: object) -> None:
     """Raise unless `thread` is the number of one of `threads` threads; kernels check the types."""
     for name, given in (("thread", thread), ("threads", threads)):
-        unknown = isinstance(given, Unknown)
-        if not (given.is_integer if unknown else hasattr(given, "__index__")):
-            shown = str(given) if unknown else repr(given)
+        integer = given.is_integer if isinstance(given, Unknown) else hasattr(given, "__index__")
+        if not integer:
+            shown = str(given) if isinstance(given, Unknown) else repr(given)
             raise simulator.BadOperand(f"{called}({name}=...) takes an integer, not {shown}")
     if isinstance(threads, int) and threads < 1:
         raise simulator.BadOperand(
             f"{called}(threads={threads}): at least 1 thread shares the elements"
         )
-    if isinstance(thread, int) and not 0 <= thread < (threads if isinstance(threads, int) else 2**31):
+    stop = threads if isinstance(threads, int) else 2**31
+    if isinstance(thread, int) and not 0 <= thread < stop:
         raise simulator.BadOperand(
             f"{called}(thread={thread}, threads={threads}): threads that share a tile have the "
             "numbers 0 to threads - 1: subtract the first one's"

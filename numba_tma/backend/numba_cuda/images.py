@@ -88,7 +88,7 @@ def export_image(
     return image, tuple(described)
 
 
-def examine(kernel: Kernel, arguments: tuple[Any, ...]) -> Resources:
+def examine(kernel: Kernel, arguments: tuple[object, ...]) -> Resources:
     """Return the resources of the kernel that a launch with these arguments launches."""
     if not is_kernel(kernel):
         raise TypeError(f"suggest_launch: {kernel!r} is no kernel: give a function under @cuda.jit")
