@@ -75,10 +75,10 @@ def compiled_image(kernel: Kernel, arguments: tuple[Any, ...]) -> KernelImage | 
     return image
 
 
-_examine: Callable[[Any, tuple[Any, ...]], Any] = _none
+_examine: Callable[[Kernel, tuple[object, ...]], Resources] = _none
 
 
-def examined_by(examine: Callable[[Any, tuple[Any, ...]], Any]) -> None:
+def examined_by(examine: Callable[[Kernel, tuple[object, ...]], Resources]) -> None:
     """Let `examine` compile a kernel as a launch does, and return its resources."""
     global _examine
     _examine = examine
@@ -86,8 +86,7 @@ def examined_by(examine: Callable[[Any, tuple[Any, ...]], Any]) -> None:
 
 def resources_of(kernel: Kernel, arguments: tuple[object, ...]) -> Resources:
     """Return the resources of the kernel that a launch with these arguments launches."""
-    resources: Resources = _examine(kernel, arguments)
-    return resources
+    return _examine(kernel, arguments)
 
 
 _export: Callable[[Any, Any, tuple[int, int, str], int], Any] = _none

@@ -160,6 +160,23 @@ def test_a_loop_over_nothing_to_share_is_refused(kernel, rule):
         compile_ptx(kernel, arguments, cc)
 
 
+def test_the_loop_releases_no_stage():
+    def unreleased(tiles):
+        pipe = PIPE.start()
+        consumer = pipe.consumer()
+        for _ in range(tiles):
+            here = consumer.wait().x
+            for index in pipe.indices(here):
+                here[index] *= 2
+            for index in pipe.vectors(here):
+                here.write_vector(index, here.read_vector(index))
+            for index in here.indices(cuda.threadIdx.x, 32):
+                here[index] *= 2
+
+    with pytest.raises(NumbaError, match="acquires a stage that no consumer.release"):
+        compile_ptx(unreleased, (types.int64,))
+
+
 def test_coordinates_are_signed_and_of_32_bits():
     @cuda.jit
     def kernel(out):
