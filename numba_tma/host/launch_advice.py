@@ -53,7 +53,8 @@ def suggest_launch(kernel: Kernel, arguments: Sequence[object]) -> LaunchAdvice:
 
         arguments = x_map, y_map, np.float32(2), n_tiles
         advice = tma.suggest_launch(scale, arguments)
-        scale[advice.grid, advice.block](*arguments)
+        launch = tma.launcher(scale, advice.grid, advice.block)
+        launch(*arguments)
 
     The grid has as many blocks as fit on all SMs at once, by shared memory, registers and threads.
     The block has the threads of the kernel's roles. Without roles, 512 threads of an SM work on
