@@ -106,6 +106,7 @@ else:
     offered.typed_by(_type_of)
     offered.launched_by(_launcher)
     offered.compiled_by(lambda *given: _images().compile_image(*given))
+    offered.examined_by(lambda *given: _images().examine(*given))
     offered.exported_by(lambda *given: _images().export_image(*given))
     offered.declared_by(lambda: [(d.kind, d.subject, d.options) for d in interface.DECLARATIONS])
     if "numba.cuda" in sys.modules:

@@ -54,6 +54,8 @@ from numba_tma.host.gather import gather_map as gather_map
 from numba_tma.host.im2col import Im2colMap as Im2colMap
 from numba_tma.host.im2col import im2col_map as im2col_map
 from numba_tma.host.im2col import im2col_wide_map as im2col_wide_map
+from numba_tma.host.launch_advice import LaunchAdvice as LaunchAdvice
+from numba_tma.host.launch_advice import suggest_launch as suggest_launch
 from numba_tma.host.launching import launcher as launcher
 from numba_tma.host.layout import Swizzle as Swizzle
 from numba_tma.host.layout import Tile as Tile

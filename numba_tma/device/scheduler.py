@@ -9,7 +9,6 @@ computes the tile of a number in registers; producers pass nothing to consumers.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,6 +24,7 @@ from numba_tma.backend.interface import (
     u32,
 )
 from numba_tma.backend.primitives import quotient
+from numba_tma.device.tile_indices import Iteration
 from numba_tma.host.annotations import Integer
 from numba_tma.host.environment import simulated
 from numba_tma.ptx import ctaid_x, nctaid_x
@@ -273,21 +273,13 @@ class Schedule:
 
 @device_class()
 @dataclass
-class TileWalk:
+class TileWalk(Iteration):
     """The tiles of one block. In a zigzag order two consecutive strides add up to `turn`."""
 
     schedule: Any
     number: u32
     stride: u32
     turn: u32
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if not self.has_next():
-            raise StopIteration
-        return self.take()
 
     def has_next(self) -> bool:
         """Return whether a tile is left."""

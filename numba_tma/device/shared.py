@@ -10,9 +10,18 @@ import ml_dtypes
 import numpy as np
 
 from numba_tma import simulator
-from numba_tma.backend.interface import constant_class, device_class, native, u32
+from numba_tma.backend.interface import (
+    Constant,
+    compile_time,
+    constant_class,
+    device_class,
+    native,
+    u32,
+)
+from numba_tma.backend.primitives import sub32
 from numba_tma.device.barrier import Barrier, BarrierArray
 from numba_tma.device.matrix_descriptor import MatrixDescriptor, matrix_descriptor
+from numba_tma.device.tile_indices import TileIndices, check_share, vector_width
 from numba_tma.host.annotations import Registers
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
@@ -105,6 +114,30 @@ class SharedTile:
         simulator.shared_write(self._vector_address(index), _narrow(values, self.tile.dtype))
         self.accesses.unfenced = True
 
+    def indices(self, thread: Constant[int], threads: Constant[int]) -> TileIndices:
+        """Iterate over the indices of every `threads`-th element, from the `thread`-th on.
+
+        ``for i, j in tile.indices(cuda.threadIdx.x, cuda.blockDim.x)``: `threads` threads, whose
+        numbers are 0 to `threads` - 1, share the elements, and neighbours have neighbouring
+        elements. An index is a tuple of one int32 for each axis, also of a single one, and
+        ``tile[index]`` is its element. The loop costs less than ``//`` and ``%`` of a `range`,
+        which divide signed integers of 64 bits.
+
+        Executed by any thread, for itself. It accesses and orders nothing.
+        """
+        check_elements(self.tile)
+        check_share("indices", thread, threads)
+        return TileIndices(self.tile, 1, sub32(thread, threads), threads)
+
+    def vectors(self, thread: Constant[int], threads: Constant[int]) -> TileIndices:
+        """Iterate over the indices of 16-byte vectors, as `indices` does over those of elements.
+
+        For `read_vector` and `write_vector`. Vectors divide the rows of the tile.
+        """
+        check_elements(self.tile)
+        check_share("vectors", thread, threads)
+        return TileIndices(self.tile, vector_width(self.tile), sub32(thread, threads), threads)
+
     @native
     def view(self, tile: Tile) -> SharedTile:
         """Return the same bytes as another tile: same size, same swizzle.
@@ -159,7 +192,7 @@ def _offset(tile: Tile, index: tuple[int, ...]) -> int:
 #: The error of a loop over a tile.
 NOT_ITERABLE = (
     "a shared tile cannot be iterated over: iterate over its indices, as in "
-    "for i in range(TILE.shape[0])"
+    "for index in tile.indices(thread, threads)"
 )
 
 
@@ -190,6 +223,7 @@ def check_view(tile: Tile, other: Any) -> None:
         )
 
 
+@compile_time
 def check_elements(tile: Tile) -> None:
     """Raise a ValueError if kernels cannot access the elements of `tile`."""
     if tile.dtype.is_packed:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numba_tma.host.annotations import Kernel
     from numba_tma.host.exported_arguments import ExportedArgument
     from numba_tma.host.kernel_image import KernelImage
+    from numba_tma.host.launch_rules import Resources
     from numba_tma.host.launching import Launcher
 
 
@@ -72,6 +73,20 @@ def compiled_image(kernel: Kernel, arguments: tuple[Any, ...]) -> KernelImage | 
     """Return a kernel compiled for arguments; None if only the compiler's package launches it."""
     image: KernelImage | None = _compile(kernel, arguments)
     return image
+
+
+_examine: Callable[[Kernel, tuple[object, ...]], Resources] = _none
+
+
+def examined_by(examine: Callable[[Kernel, tuple[object, ...]], Resources]) -> None:
+    """Let `examine` compile a kernel as a launch does, and return its resources."""
+    global _examine
+    _examine = examine
+
+
+def resources_of(kernel: Kernel, arguments: tuple[object, ...]) -> Resources:
+    """Return the resources of the kernel that a launch with these arguments launches."""
+    return _examine(kernel, arguments)
 
 
 _export: Callable[[Any, Any, tuple[int, int, str], int], Any] = _none

@@ -29,6 +29,16 @@ class Requirements(NamedTuple):
             check_grid(grid, self.cluster)
 
 
+@dataclass(frozen=True)
+class Resources:
+    """The resources that a block of a compiled kernel takes."""
+
+    registers: int  #: of a thread
+    shared: int  #: bytes of static shared memory
+    most_threads: int  #: that a block may have, by its registers and launch bounds
+    requirements: Requirements
+
+
 def check_roles(sizes: frozenset[int], block: Dim3) -> None:
     """Raise a ValueError unless a block has a pipeline's producer and consumers.
 

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from numba_tma import simulator
 from numba_tma.backend.interface import device_class, i64, simulator_only, u32
+from numba_tma.device.tile_indices import Iteration
 from numba_tma.host.loop_rules import role_refusal
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.producer import NO_TILE, TileProducer
 from numba_tma.pipeline.ranges import is_before
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage
 from numba_tma.ptx import atom_inc, ld_shared_u32, nctaid_x, nctaid_y, nctaid_z
-
-
-class Iteration:
-    """Python's iterator protocol over `has_next` and `take`, for the simulator."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if not self.has_next():  # type: ignore[attr-defined]
-            raise StopIteration
-        return self.take()  # type: ignore[attr-defined]
 
 
 @simulator_only
@@ -41,6 +29,13 @@ def check_loop(called: str, handle: Any, role: str) -> None:
     simulator.check_whole_warp(called)
     if not (handle.is_producer() if role == "producer" else handle.is_consumer()):
         raise simulator.BarrierMisuse(role_refusal(called, handle._producer.pipeline, role))
+
+
+@simulator_only
+def check_consumes(called: str, pipeline: object, consumes: bool) -> None:
+    """Raise in a thread that is no consumer."""
+    if not consumes:
+        raise simulator.BarrierMisuse(role_refusal(called, pipeline, "consumer"))
 
 
 @device_class(static=("backwards",))

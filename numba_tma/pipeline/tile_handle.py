@@ -5,9 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from numba_tma.backend.interface import Constant, Unknown, compile_time, device_class, i64, u32
+from numba_tma.backend.interface import (
+    Constant,
+    Unknown,
+    class_of,
+    compile_time,
+    device_class,
+    i64,
+    u32,
+)
+from numba_tma.backend.primitives import sub32
 from numba_tma.device.copy_rules import require_tiled_map
-from numba_tma.device.shared import SharedTile
+from numba_tma.device.shared import SharedTile, check_elements
+from numba_tma.device.tile_indices import TileIndices, vector_width
+from numba_tma.host.layout import Tile
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.loops import (
     Consume,
@@ -15,6 +26,7 @@ from numba_tma.pipeline.loops import (
     Produce,
     ProduceFrom,
     TileQueue,
+    check_consumes,
     check_loop,
 )
 from numba_tma.pipeline.multicast import MulticastGroup, blocks_along, is_shared_along_x
@@ -71,6 +83,27 @@ class TilePipelineHandle:
     def consumer_thread(self) -> int:
         """Return the index of the calling thread in its consumer role, from 0."""
         return self._consumer.thread
+
+    def indices(self, tile: SharedTile | Tile) -> TileIndices:
+        """Iterate over the indices of this thread's elements of `tile`; see `SharedTile.indices`.
+
+        ``for i, j in pipe.indices(stage.x): stage.x[i, j] *= 2``: the threads of the caller's
+        consumer role share the elements. A `Tile` stands for its shape: the results of a stencil
+        are fewer than the elements that it reads.
+        """
+        shared = tile_to_share("indices", self._consumer.pipeline, tile)
+        check_consumes("indices", self._consumer.pipeline, self.is_consumer())
+        consumer = self._consumer
+        before = sub32(consumer.thread, consumer.num_threads)
+        return TileIndices(shared, 1, before, consumer.num_threads)
+
+    def vectors(self, tile: SharedTile | Tile) -> TileIndices:
+        """Iterate over this thread's 16-byte vectors of `tile`; see `SharedTile.vectors`."""
+        shared = tile_to_share("vectors", self._consumer.pipeline, tile)
+        check_consumes("vectors", self._consumer.pipeline, self.is_consumer())
+        consumer = self._consumer
+        before = sub32(consumer.thread, consumer.num_threads)
+        return TileIndices(shared, vector_width(shared), before, consumer.num_threads)
 
     def produce(self, first: Any, stop: Any, step: Constant[int] = 1) -> Produce:
         """Iterate over range(first, stop, step), each tile with an acquired stage to fill.
@@ -192,6 +225,25 @@ class TilePipelineHandle:
         """
         pipeline = self._producer.pipeline
         return blocks_along(pipeline, is_shared_along_x(pipeline, name))
+
+
+@compile_time
+def tile_to_share(called: str, pipeline: TilePipeline, tile: object) -> Tile:
+    """Return the tile whose elements the threads of a role share, or raise."""
+    if pipeline.by_commit:
+        raise BadOperand(
+            f"{called}: of {pipeline} one thread consumes, so that it alone would have elements: "
+            f"use tile.{called}(thread, threads) where several threads share the tile"
+        )
+    if not isinstance(tile, Tile) and class_of(tile) is not SharedTile:
+        given = tile if isinstance(tile, Unknown) else repr(tile)
+        raise BadOperand(
+            f"{called}(tile=...) takes a tile of a stage, such as stage.x, a shared_tile or a "
+            f"Tile, not {given}"
+        )
+    shared: Tile = tile if isinstance(tile, Tile) else tile.tile  # type: ignore[attr-defined]
+    check_elements(shared)
+    return shared
 
 
 @compile_time

@@ -60,7 +60,7 @@ HANDLES: dict[str, tuple[Handle, ...]] = {
             keeps=(
                 *("enters", "is_producer", "is_consumer", "num_consumers", "producer", "consumer"),
                 *("produce", "produce_from", "store", "sync_consumers"),
-                *("consumer_thread", "multicast_group"),
+                *("consumer_thread", "multicast_group", "indices", "vectors"),
             )
         ),
     ),

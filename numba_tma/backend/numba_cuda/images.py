@@ -1,4 +1,4 @@
-"""Kernels compiled for the cache and for export: to the GPU's code, without loading it."""
+"""Kernels compiled for the cache and for export, without loading them; a kernel's resources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from numba.core import types
 from numba.cuda.core import sigutils
 from numba.cuda.dispatcher import _Kernel
 
-from numba_tma.backend.numba_cuda.launches import is_kernel, ordinary_reason, typeof
+from numba_tma.backend.numba_cuda.launches import (
+    compiled_for,
+    is_kernel,
+    max_threads,
+    ordinary_reason,
+    typeof,
+)
 from numba_tma.backend.numba_cuda.registration import register_declared
 from numba_tma.backend.numba_cuda.requirements import (
     has_dynamic_shared,
@@ -31,6 +37,7 @@ from numba_tma.host.exported_arguments import (
     ExportedTuple,
 )
 from numba_tma.host.kernel_image import KernelImage
+from numba_tma.host.launch_rules import Resources
 from numba_tma.host.launching import parameters_of
 from numba_tma.host.tensor_map_array import TensorMapArray
 
@@ -79,6 +86,23 @@ def export_image(
             "bytes, shared=..."
         )
     return image, tuple(described)
+
+
+def examine(kernel: Kernel, arguments: tuple[object, ...]) -> Resources:
+    """Return the resources of the kernel that a launch with these arguments launches."""
+    if not is_kernel(kernel):
+        raise TypeError(f"suggest_launch: {kernel!r} is no kernel: give a function under @cuda.jit")
+    register_declared()
+    compiled = compiled_for(kernel, *_ANY, arguments)
+    return Resources(
+        int(compiled.regs_per_thread),
+        int(compiled.shared_mem_per_block),
+        max_threads(compiled),
+        requirements_of(compiled),
+    )
+
+
+_ANY = 1024, 32  # grid and block, for which nothing is launched and no warning is due
 
 
 def _compiled(kernel: Kernel, arguments: Sequence[Any]) -> _Kernel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numba_tma.host import launch_advice
 from numba_tma.host.architectures import TCGEN05, architecture_of
 from numba_tma.host.driver import (
     compute_capability,
@@ -10,8 +11,6 @@ from numba_tma.host.driver import (
     name_of_device,
 )
 from numba_tma.host.environment import simulated
-
-_LARGEST_GROUP = 18  #: SMs of a GPC; a cluster lies within one. Some GPCs have 16.
 
 
 def current_device() -> int:
@@ -51,16 +50,8 @@ def has_mma_alone() -> bool:
 
 
 def resident_clusters(size: int, blocks: int) -> int:
-    """Return how many clusters of `size` surely run at once, with `blocks` on an SM.
-
-    A cluster lies within a GPC, in which fewer SMs than `size` may be left over. A grid of more
-    clusters would make the last ones wait, and their tiles with them.
-    """
-    if size == 1:
-        return blocks * sm_count()
-    group = _LARGEST_GROUP * blocks
-    groups = sm_count() * blocks / group
-    return max(1, int(groups * (group // size)))
+    """Return how many clusters of `size` surely run at once, with `blocks` on an SM."""
+    return launch_advice.resident_clusters(size, blocks, sm_count())
 
 
 def fewest_in_same_waves(tiles: int, most: int) -> int:

@@ -25,6 +25,7 @@ from numba_tma.tools.bench import (
     matmul_grouped,
     norms,
     pointwise,
+    readme,
     survey,
 )
 from numba_tma.tools.bench.progress import progress
@@ -44,6 +45,7 @@ CASES: Cases = {
     **copies.CASES,
     **pointwise.CASES,
     **norms.CASES,
+    **readme.CASES,
     **buffering.CASES,
     **matmul.CASES,
     **matmul_grouped.CASES,

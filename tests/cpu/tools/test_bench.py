@@ -1,5 +1,6 @@
 """The results file, its table and its picture, and the pages that show them."""
 
+import ast
 import datetime
 import json
 import re
@@ -564,3 +565,21 @@ def test_attentions_errors_are_those_of_its_best_peer():
 def test_the_readmes_numbers_stand_in_its_picture():
     prose = (ROOT / "README.md").read_text()
     assert not re.findall(r"[\d.,]+ *(?:[GT]B/s|TFLOP|%|us\b|x faster)", prose)
+
+
+def test_the_measured_kernel_is_the_readme_s():
+    def bodies(source):
+        trees = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
+        (body,) = [tree.body for tree in trees if tree.name == "scale"]
+        return [ast.dump(n) for n in body if not isinstance(getattr(n, "value", n), ast.Constant)]
+
+    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
+    assert bodies(block) == bodies(Path(bench.readme.__file__).read_text())
+    for name in ("TILE = ", "PIPE = "):
+        lines = [
+            line.partition("  #")[0]
+            for text in (block, Path(bench.readme.__file__).read_text())
+            for line in text.splitlines()
+            if line.startswith(name)
+        ]
+        assert len(lines) == 2 and len(set(lines)) == 1
