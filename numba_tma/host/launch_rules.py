@@ -29,8 +29,7 @@ class Requirements(NamedTuple):
             check_grid(grid, self.cluster)
 
 
-@dataclass(frozen=True)
-class Resources:
+class Resources(NamedTuple):
     """The resources that a block of a compiled kernel takes."""
 
     registers: int  #: of a thread
