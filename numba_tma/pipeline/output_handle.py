@@ -31,9 +31,6 @@ from numba_tma.simulator import BadOperand
 if TYPE_CHECKING:
     from numba_tma.pipeline.output import OutputTilePipeline
 
-#: Numbers of columns that `OutputStage.load` and `OutputStage.store` can move at once.
-NUMS = (1, 2, 4, 8, 16, 32, 64, 128)
-
 
 @device_class()
 @dataclass

@@ -334,13 +334,12 @@ def _start(
 ) -> None:
     """Check an operation in each block, record it, and put it into the thread's queue.
 
+    A thread that knows an allocation in the other block knows that the block has started.
     The caller then marks the cells that it writes, and lets other threads run. A source is the
     bytes in shared memory, and whether not all of them hold data.
     """
     thread = current()
     for cta in blocks:
-        if cta is not thread.cta:
-            cta.check_started(thread)
         cta.tensor_memory.check_group(what, cta_group)
         _check_cells(thread, what, cta.tensor_memory, reads, writes)
     queue = queue_of(thread)

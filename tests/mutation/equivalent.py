@@ -31,6 +31,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "return builder.fadd(a, b) if isinstance(typ, types.Float) else builder.add(b, a)",
     ): "Sums of integers commute.",
     (
+        "numba_tma/backend/lowering/fragments/memory.py",
+        "accessed(context, builder, writes, address, 9)",
+    ): "An access of fewer than 16 bytes is logged as one to the 16 that it lies in.",
+    (
         "numba_tma/device/fragments.py",
         "row, _ = fragment_coords(np.arange(0, 4, 3), simulator.thread_in_warpgroup())",
     ): "Elements 2 and 3 of a thread are in one row.",
@@ -55,6 +59,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("numba_tma/host/mma_rules.py", "step = 8 if self.negates or n <= 33 else 16"): (
         "33 columns are a multiple of neither step."
     ),
+    (
+        "numba_tma/host/race_replay.py",
+        "self._groups = np.zeros((3, self.actors), np.int32)  # closed bulk and wgmma groups",
+    ): "The groups have two kinds, and nothing goes through the rows of the array.",
     ("numba_tma/host/tcgen05_rules.py", "return tuple(range(step, 258, step))"): (
         "No multiple of a step, which is at least 8, is 257."
     ),
@@ -86,6 +94,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("numba_tma/pipeline/ordered.py", "return self.roles[1].group.unit == 1"): (
         "The roles of a sequence are of one kind."
     ),
+    (
+        "numba_tma/simulator/async_copies.py",
+        "self._numbers = np.zeros(END * WORD + 1, np.int32)",
+    ): "Words are looked up by their number, and shared memory ends before a larger array does.",
     ("numba_tma/simulator/compiling.py", "assert to or answers"): (
         "A process that is started with pipes has both: the assert is for the type checker."
     ),
@@ -182,6 +194,9 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("matmul/epilogue.py", "The element is its tile's origin, and its last."): [
         "element: Any = OutputElement(np.int32(1), np.int32(0), here, old, added)",
         "element: Any = OutputElement(np.int32(0), np.int32(1), here, old, added)",
+    ],
+    ("pointwise/inputs.py", "A kernel calls both kinds alike; nothing launches these functions."): [
+        "return cuda.jit(device=False, forceinline=True)(function)",
     ],
     ("pointwise/kernel.py", "What reads a chunk ignores its last argument."): [
         "values = read_all(inputs, chunk, i, 1)",

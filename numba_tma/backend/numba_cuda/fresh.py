@@ -74,12 +74,6 @@ class _ReturnModel(core_models.DataModel):
     def load_from_data_pointer(self, builder: Any, ptr: Any, align: Any = None) -> Any:
         return builder.load(ptr)
 
-    def traverse(self, builder: Any) -> list[Any]:
-        return []
-
-    def contains_nrt_meminfo(self) -> bool:
-        return False
-
 
 def _load(context: Any, builder: Any, typ: types.Type, parts: Parts, value: Any) -> Any:
     """Return the fields of the objects that the current function made."""

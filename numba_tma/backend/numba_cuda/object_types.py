@@ -148,12 +148,6 @@ class _ObjectModel(core_models.DataModel):
     def load_from_data_pointer(self, builder: Any, ptr: Any, align: Any = None) -> Any:
         return builder.load(ptr)
 
-    def traverse(self, builder: Any) -> list[Any]:
-        return []
-
-    def contains_nrt_meminfo(self) -> bool:
-        return False
-
 
 # ----------------------------------------------------------------------------- objects
 

@@ -1,10 +1,17 @@
 """What a function requires of its kernel: how callees hand it on, and what excludes what."""
 
+from types import ModuleType
+
 import pytest
 from numba.cuda.core.errors import TypingError
 
+import numba_tma as tma
+from numba_tma.backend.numba_cuda import functions
+from numba_tma.backend.numba_cuda.cache import captured
 from numba_tma.backend.numba_cuda.facts import Facts, known_facts
 from numba_tma.host.tensor_tiles import ColumnClaim
+
+PIPE = tma.TilePipeline(2, x=tma.Tile((8, 32), "f32"))
 
 
 @pytest.mark.parametrize(
@@ -64,3 +71,29 @@ def test_requirements_that_exclude_each_other(before, callee, text):
 
 def test_an_unknown_function_requires_nothing():
     assert known_facts("no such function") == Facts()
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "newest"),
+    [((12, 8), (9, 0)), ((12, 9), (9, 0)), ((13, 0), (9, 0)), ((13, 1), (9, 1)), ((13, 4), (9, 4))],
+)
+def test_an_instruction_needs_the_toolkit_that_assembles_it(monkeypatch, toolkit, newest):
+    """Before PTX ISA 9.0 other rules refuse it."""
+    monkeypatch.setattr(functions, "toolkit", lambda: toolkit)
+    for isa in [(8, 6), *((9, minor) for minor in range(6))]:
+        if isa <= newest:
+            functions.require_isa("x", isa)
+            continue
+        major, minor = isa
+        needs = rf"^x needs PTX ISA {major}.{minor}, which CUDA {major + 4}.{minor} and newer .*; "
+        with pytest.raises(TypingError, match=rf"{needs}.* with CUDA {toolkit[0]}.{toolkit[1]}:"):
+            functions.require_isa("x", isa)
+
+
+def test_modules_that_know_each_other_are_captured_once():
+    one, other = ModuleType("one"), ModuleType("other")
+    one.other, one.width, other.one, other.depth = other, 3, one, PIPE
+    scope = {"one": one, "again": one, "PIPE": PIPE}
+    exec("def kernel():\n    one.other.depth, one.width, other, again, PIPE", scope)
+    found = list(captured(scope["kernel"]))
+    assert [text.partition("=")[0] for text in found] == ["PIPE", "again.other.depth"]

@@ -11,7 +11,7 @@ from numba_tma.host.tensor_tiles import Accumulator, tensor_operand
 from numba_tma.tools.testing import compile_ptx
 from tests.ptx_machine import Machine
 
-F32, F16 = as_dtype("f32"), as_dtype("f16")
+F32, F16, E4M3 = as_dtype("f32"), as_dtype("f16"), as_dtype("e4m3").numpy
 
 
 def compiled(body):
@@ -60,6 +60,10 @@ def bits(*values, dtype=np.float16):
         (
             tensor_operand(128, 64, "f16", 1), 6, 3,
             [low | high << 16 for low, high in (bits(1.5, -2), bits(3, 4))],
+        ),
+        (
+            tensor_operand(128, 64, "e4m3", 1), 12, 3,
+            [sum(byte << 8 * i for i, byte in enumerate(bits(1.5, -2, 3, 4, dtype=E4M3)))],
         ),
     ],
     ids=str,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numba import cuda, types
 
+import numba_tma as tma
 from numba_tma.backend.interface import i64
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.waiting import (
@@ -20,7 +21,7 @@ from numba_tma.device.waiting import (
 from numba_tma.host import debug
 from numba_tma.host.debug import CLAIMS, COUNT, HEADER, NO_GPU, NUM_CLAIMS, STOPPED, UNCOUNTED, Site
 from numba_tma.ptx import globaltimer
-from numba_tma.tools.testing import compile_ptx
+from numba_tma.tools.testing import compile_ptx, instructions
 from tests import ptx_machine
 from tests.ptx_machine import Machine
 
@@ -202,8 +203,21 @@ def test_the_bytes_of_a_phase_are_compared_once_it_is_complete(issued, wrong):
     machine.run()
     assert out[0] == (not wrong)
     found = [
-        (one.site, one.stage, one.parity, one.iteration, one.seconds, one.address, one.issued)
+        (
+            *(one.site, one.stage, one.parity, one.iteration, one.seconds, one.address),
+            *(one.issued, one.count, one.pending, one.outstanding),
+        )
         for one in records(machine)
     ]
-    assert found == [(site.ledger, 1, 0, 4, 0, AT, issued)] * wrong
+    # The barrier's word is not read: its phase is complete.
+    assert found == [(site.ledger, 1, 0, 4, 0, AT, issued, None, None, None)] * wrong
 
+
+
+def test_a_wait_for_the_own_block_acquires_no_more():
+    def kernel():
+        tma.shared_barrier().wait(0)
+
+    waits = [i for i in instructions(compiled(kernel)) if i.startswith("mbarrier.try_wait")]
+    assert waits and not any("cluster" in wait for wait in waits)
+    assert Site("x") == Site("x", "", 0, 1, "wait", None, 0, 16, False, 1)

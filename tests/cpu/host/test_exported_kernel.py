@@ -1,5 +1,6 @@
 """Loaded kernels without a GPU: what is passed, and which arguments and files are refused."""
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from numba import types
 import numba_tma as tma
 from numba_tma.backend.numba_cuda.images import compile_image
 from numba_tma.host import exported_files
+from numba_tma.host.exported_arguments import ExportedMap
+from numba_tma.host.parameters import Parameters
 from numba_tma.host.stored_launch import StoredLauncher
 from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
 from tests.cpu.host.test_launcher import device_array
@@ -283,6 +286,29 @@ def test_maps_of_every_kind_fit_themselves(gpu, tmp_path, kind):
     with pytest.raises(TypeError, match=r"x is a TensorMap\(Tile"):
         launched(gpu, kernel, tma.tensor_map(Array(1, (64, 32), "f4"), TILE))
     assert ("kernel_encode_x" in (tmp_path / "kernel.h").read_text()) == (kind == "steps")
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "fold"),
+    [
+        ("ragged", [1, 1], False), ("gather", [1, 1], False), ("steps", [2, 1], False),
+        ("folded", [1, 1], True), ("interleaved", [1, 1, 1, 1], False),
+    ],
+)  # fmt: skip
+def test_the_file_of_a_map_says_how_its_tiles_are_moved(gpu, kind, steps, fold):
+    one = KINDS[kind]()
+    facts = ExportedMap.of(one, type(one)).facts
+    assert (facts["element_strides"], facts["fold"]) == (steps, fold)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_map_lies_at_a_multiple_of_64_bytes_wherever_it_stands(gpu, place):
+    given = [np.int8(1), 2.0]
+    given.insert(place, tma.tensor_map(Array(1, (64, 32), "f4"), TILE))
+    parameters = Parameters(given)
+    addresses = (ctypes.c_void_p * 3).from_address(parameters.address)
+    assert addresses[place] % 64 == 0 and parameters.sizes[place] == 128
+    assert ctypes.string_at(addresses[place], 128) == given[place].encoded
 
 
 def test_pointers_and_arrays_of_maps(gpu, tmp_path):

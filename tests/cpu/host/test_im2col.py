@@ -168,6 +168,18 @@ def test_the_model_refuses(coords, offsets, tile, message):
         reference_im2col(pixels_of(1, 3, 3), tma.Tile(tile, "f32"), coords, offsets, box)
 
 
+@pytest.mark.parametrize("filter", [(3,), (3, 3), (3, 3, 3)])
+@pytest.mark.parametrize("padding", [((1, 1),), ((1, 1),) * 2])
+@pytest.mark.parametrize("dilation", [(1,), (1, 1)])
+def test_a_filter_has_as_many_axes_as_its_padding_and_dilation(filter, padding, dilation):
+    if len(filter) == len(padding) == len(dilation):
+        box = PixelBox.of_filter(filter, padding, (1,) * len(filter), dilation)
+        assert box.upper == (1 - 2,) * len(filter)
+    else:
+        with pytest.raises(ValueError, match="shorter|longer"):
+            PixelBox.of_filter(filter, padding, (1,) * len(filter), dilation)
+
+
 def test_the_model_refuses_another_item_size():
     with pytest.raises(TypeError, match=r"the array's float32 has 4 B, .* 2 B"):
         box = PixelBox((0, 0), (0, 0), (1, 1))

@@ -102,6 +102,10 @@ RIGHT = {
         event(Kind.EXPECT, 0, FULL, 0, 512), arrive(0, FULL, 512), load(0, OTHER), load(0),
         wait(1, FULL, 0), read(1),
     ],
+    "bytes completed by another warp": [
+        write(1), event(Kind.EXPECT, 1, FULL, 0, 64), event(Kind.COMPLETE, 1, FULL, 0, 64),
+        arrive(1, FULL), wait(0, FULL, 0), read(0),
+    ],
     "a wait for the own arrival": [
         *PAIR, write(0), arrive(0, BOTH), arrive(1, BOTH), event(Kind.WAITED_OWN, 0, BOTH),
         event(Kind.WAITED_OWN, 1, BOTH), write(1), arrive(1, BOTH), arrive(0, BOTH),
@@ -240,6 +244,15 @@ def test_the_message():
     lost = races.error_of_races([race, race], (), 2000)
     assert str(lost).splitlines()[1] == "1 more:"
     assert str(lost).endswith("2,000 steps are not in the log and were not checked")
+
+
+def test_the_first_20_races_of_a_launch_are_kept():
+    names = [(TILE + 16 * i, f"tile {i}") for i in range(32)]
+    for number in (19, 20, 21, 32):
+        places = [(warp, place) for place, _ in names[:number] for warp in (0, 1)]
+        writes = [event(Kind.WRITE, warp, place, 16) for warp, place in places]
+        found = judge(*writes, ended=False, names=names)
+        assert [race.where for race in found] == [name for _, name in names[: min(20, number)]]
 
 
 def test_ends_of_a_wait_by_each_lane_are_one_event():

@@ -25,6 +25,16 @@ def test_compressed_rows():
     np.testing.assert_array_equal(dense(stored, metadata, 256, 4), a.astype(np.float64))
 
 
+@pytest.mark.parametrize("m", [32, 64, 128])
+def test_the_metadata_of_32_bits_is_that_of_two_halves_an_element(m):
+    """Of each 2 elements one is stored, which are the first two halves or the last two of 4."""
+    kept = np.random.default_rng(4).integers(0, 2, (128, 32))
+    halves = np.repeat(np.stack([1 - kept, kept], axis=-1).reshape(128, 64), 2, axis=-1)
+    wide = halves.astype(np.float16).view(np.float32)
+    _, expected = tma.sparse_compress(halves.astype(np.float16), m=m)
+    np.testing.assert_array_equal(tma.sparse_compress(wide, m=m)[1], expected)
+
+
 @pytest.mark.parametrize(
     ("matrix", "given", "text"),
     [

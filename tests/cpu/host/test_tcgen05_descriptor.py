@@ -182,3 +182,11 @@ def test_values_without_a_field(values, text):
     plain = {"kind": "f16", "m": 128, "n": 128, "a": "f16", "b": "f16"}
     with pytest.raises(ValueError, match=re.escape(text)):
         instruction_descriptor(InstructionDescriptor(**plain | values))
+
+
+@pytest.mark.parametrize("kind", ["f16", "f8f6f4", "i8", "mxf8f6f4"])
+def test_no_bit_is_a_description_and_a_sign_is_none(kind):
+    found = decode_instruction_descriptor(0, kind)
+    assert (found.kind, found.m, found.n) == (kind, 0, 0)
+    with pytest.raises(ValueError, match="are reserved"):
+        decode_instruction_descriptor(-1, kind)

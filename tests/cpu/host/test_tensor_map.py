@@ -36,6 +36,22 @@ PARAMETERS = (
 ).split()
 
 
+@pytest.mark.parametrize(
+    ("columns", "dtype", "row", "past", "whole"),
+    [
+        (5, "f32", 20, 12, 8), (9, "f16", 18, 14, 16), (17, "u8", 17, 15, 32), (1, "f64", 8, 8, 2),
+        (10, "e2m1", 5, 11, 32), (4, "f32", 16, 0, 0), (32, "e2m1", 16, 0, 0),
+    ],
+)  # fmt: skip
+def test_rows_are_padded_to_whole_chunks(columns, dtype, row, past, whole):
+    text = _encoding.partial_rows((3, columns), as_dtype(dtype), "tensor_map")
+    if not past:
+        assert text == ""
+        return
+    assert f"{columns} {as_dtype(dtype)} = {row} B," in text
+    assert f"the {past} B past each row" in text and f"pad the rows to {whole} columns" in text
+
+
 class FakeDriver:
     """Records what would have been encoded, and answers with bytes that tell the calls apart."""
 

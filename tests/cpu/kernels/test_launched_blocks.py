@@ -11,7 +11,8 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Tile
 from numba_tma.kernels._host import fill as fills
 from numba_tma.kernels.attention import arrays
-from numba_tma.kernels.rows import columns
+from numba_tma.kernels.rows import backward, columns
+from numba_tma.kernels.rows.plan import RowPlan
 from tests.cpu.kernels.test_matmul_host import Array
 
 SMS = 132
@@ -114,3 +115,23 @@ def test_views_of_the_last_positions_and_of_shared_heads():
     one = read(1, (2, 1, 6, 64), np.float16)
     queries = arrays.heads_as_queries(one, 3)
     assert queries.shape == (2, 3, 2, 64) and queries.strides == (768, 128, 384, 2)
+
+
+@pytest.mark.parametrize("rows", [1, 32, 33, 263, 264, 5000])
+@pytest.mark.parametrize("cluster", [1, 2, 8])
+@pytest.mark.parametrize("name", ["rmsnorm_backward", "layernorm_backward"])
+def test_gradients_of_norms_have_two_blocks_an_sm(launches, monkeypatch, name, rows, cluster):
+    """A cluster has a row at a time, and its sums are a row of a workspace."""
+    for fake in ("launch", "float_workspace"):
+        monkeypatch.setattr(backward, fake, getattr(columns, fake))
+    monkeypatch.setattr(backward, "backward_kernel", lambda *of, **options: options["sums"])
+    shapes = [*[(rows, 512)] * 3, (512,), (rows,), (rows,), (512,), (512,)]
+    arrays = [Array(i, shape, np.float32) for i, shape in enumerate(shapes)]
+    if name == "rmsnorm_backward":
+        arrays[4] = arrays[7] = None
+    spaces = backward._prepare(arrays, 7, (), name, None, RowPlan(64, 1, cluster))
+    (sums, blocks, threads, stream, _), *added = launches
+    groups = min(rows, 2 * SMS // cluster)
+    assert (blocks, threads, stream) == (groups * cluster, 64, 7)
+    assert sums == len(spaces) == len(added) == (1 if name == "rmsnorm_backward" else 2)
+    assert {space.shape for space in spaces} == {(groups, 512)}

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from numba_tma.kernels._host import launch
 from numba_tma.kernels._host.memo import _Call, _Calls
 
 MIB = 1 << 20
@@ -34,3 +35,10 @@ def test_the_oldest_calls_are_forgotten_beyond_256_mib_and_1024_calls(sizes, lef
 def test_an_equal_call_takes_the_place_of_the_old_one():
     assert remembered(*[128 * MIB] * 4, keys="abab") == ["a", "b"]
     assert remembered(*[256 * MIB] * 4, keys="aaaa") == ["a"]
+
+
+@pytest.mark.parametrize(("stream", "handle"), [(None, 0), (0, 0), (7, 7), (2**40, 2**40)])
+def test_a_stream_is_known_by_its_handle(monkeypatch, stream, handle):
+    assert launch.stream_key(stream) == handle
+    monkeypatch.setattr(launch, "simulated", lambda: True)
+    assert launch.stream_key(stream) == 0

@@ -317,6 +317,10 @@ REFUSED = [
     ("loads.get_tile(3)", "k", "get_tile(qk_stage=3)"),
     ("works.wait('x')", "k", "wait(qk_stage=...) takes a number"),
     ("works.release_v('x')", "v", "release_v(e=...) takes a number"),
+    ("works.release_k(e='x')", "k", "release_k(e=...) takes a number"),
+    ("works.release(e='x')", "k", "release(e=...) takes a number"),
+    ("loads.get_k(e='x')", "k", "get_k(e=...) takes a number"),
+    ("loads.get_v(e='x')", "v", "get_v(e=...) takes a number"),
     ("works.release_at()", "v", "missing a required argument: 'index'"),
     *[
         (f"works.{name}()", "k", f"{name}: {ring('k', 2)} holds K alone, whose tiles are K-major")

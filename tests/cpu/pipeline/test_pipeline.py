@@ -9,7 +9,10 @@ from numba import cuda, types
 
 import numba_tma as tma
 from numba_tma import TensorMapType, Tile, TilePipeline
+from numba_tma.backend.interface import Unknown
 from numba_tma.host.layout import Swizzle
+from numba_tma.pipeline.ranges import goes_backwards
+from numba_tma.simulator import BadOperand
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.cpu.device.test_shared import integers
 
@@ -538,3 +541,27 @@ def test_barriers_by_hand():
         "mbarrier.test_wait.parity", "mbarrier.try_wait.parity", "mbarrier.try_wait.parity",
         "mbarrier.inval",
     ]  # fmt: skip
+
+
+class Typed(Unknown):
+    """An argument of a type, as the compiler knows it."""
+
+    is_integer = False
+
+    def __str__(self):
+        return "float64"
+
+    def __repr__(self):
+        return "<an argument>"
+
+
+@pytest.mark.parametrize("place", ["first", "stop", "step"])
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [(Typed(), "float64"), ("3", "'3'"), (2.5, "2.5"), (True, "True"), (None, "None")],
+)
+def test_a_bound_that_is_no_integer_is_told_by_its_type_or_its_value(place, given, text):
+    bounds = {"first": 0, "stop": 4, "step": 1} | {place: given}
+    with pytest.raises(BadOperand) as caught:
+        goes_backwards("consume", **bounds)
+    assert f"consume({place}=...) takes an integer, not {text}: use //" in str(caught.value)

@@ -40,6 +40,24 @@ def test_each_role_has_stages_of_its_own(stages):
     assert pipe.still_reading == max(0, stages - 2)
 
 
+@pytest.mark.parametrize(
+    ("role", "text"),
+    [
+        (None, "y: 2 stages x 4,096 B"),
+        (ROLES.one, "y: 2 stages x 4,096 B"),
+        ((ROLES.one, ROLES.two), "y: 2 roles x 2 stages x 4,096 B"),
+    ],
+    ids=["no role", "one", "two"],
+)
+def test_shared_memory_is_told_by_its_parts(role, text):
+    pipe = StorePipeline(2, y=TILE, role=role)
+    stages, barriers = pipe.shared_parts("stages"), pipe.shared_parts("barriers")
+    assert next(iter(stages)) == text
+    assert stages[text] == 2 * 4096 * (2 if "roles" in text else 1)
+    assert sum(stages.values()) == pipe.nbytes + pipe.sync_nbytes
+    assert list(barriers) == ["barriers"]
+
+
 def test_a_payload_names_the_tiles():
     class Payload(NamedTuple):
         y: Tile

@@ -373,6 +373,17 @@ def write_before_the_wait(words, barrier, rank, peer):
     words[0] = 1
 
 
+def write_over_what_a_store_reads(words, barrier, rank, peer):
+    ptx.fence_proxy_async()
+    ptx.cp_async_bulk_store(np.zeros(4, np.int32), words, 16)
+    ptx.cp_async_bulk_commit_group()
+    barrier.arrive_expect_tx(4)
+    tma.cluster_sync()
+    ptx.st_async_b32(ptx.mapa(words, peer), 1, ptx.mapa(barrier, peer))
+    barrier.wait(0)
+    ptx.cp_async_bulk_wait_group(0)
+
+
 def barrier_of_another(words, barrier, rank, peer):
     ptx.st_async_b32(ptx.mapa(words, peer), 1, barrier.address)
 
@@ -433,6 +444,8 @@ MISUSES = {
     arrive_last: (sim.MissingClusterSync, ["block (0, 0, 0) ended without waiting"]),
     read_before_the_wait: (sim.EarlyRead, ["read before the write that fills them", "phase 0"]),
     write_before_the_wait: (sim.EarlyOverwrite, ["overwritten before the write that fills them"]),
+    write_over_what_a_store_reads: (sim.EarlyOverwrite, [
+        "st_async or red_async to bytes that a store of", "may still be reading"]),
     barrier_of_another: (sim.BadOperand, ["lies in block", "map both to the same rank"]),
     never_waited_for: (sim.UnfinishedCopy, ["no thread has waited for 1"]),
     too_few_bytes: (sim.Deadlock, ["of block (0, 0, 0) is in phase 0", "of block (1, 0, 0) is in",

@@ -275,3 +275,24 @@ def test_a_row_whose_ends_do_not_exist(left, right):
 def test_ignored_bytes_that_are_used(right, size, error, text):
     with pytest.raises(error, match=text):
         load_ignoring[1, 32](np.zeros(size, np.uint8), 0, right, np.zeros(32, np.uint8))
+
+
+@pytest.mark.parametrize("method", ["gather", "scatter", "prefetch_rows"])
+@pytest.mark.parametrize(("row", "column"), [(2**31, 0), (-(2**31) - 1, 0), (3, 2), (3, 2**31)])
+def test_every_copy_checks_the_numbers_that_only_run_time_knows(method, row, column):
+    @cuda.jit
+    def kernel(x, numbers):
+        held, full = tma.shared_tile(PLAIN), tma.shared_barrier()
+        if cuda.threadIdx.x == 0:
+            full.init(1)
+            rows = (numbers[0],) * 8
+            if method == "gather":
+                x.gather(held, rows, numbers[1], full)
+            elif method == "scatter":
+                x.scatter(held, rows, numbers[1])
+            else:
+                x.prefetch_rows(rows, numbers[1])
+
+    source = gather_map(np.zeros((20, 16), np.float32), PLAIN)
+    with pytest.raises((BadCoordinate, BadOperand), match="the number of row 0|the column"):
+        kernel[1, 1](source, np.array([row, column]))

@@ -60,6 +60,8 @@ def test_the_polynomial_is_as_exact_as_ex2():
         ({"right": True}, 0, 28, 3),
         ({"left": True}, -4, KEYS, 0),
         ({"left": True}, -200, KEYS, 0),
+        ({"left": True}, -127, KEYS, 0),  # the last lane sees every key
+        ({"left": True}, -126, KEYS, 0),  # the last lane alone does not see the first key
         ({"left": True, "causal": True}, -30, 0, -20),
     ],
 )

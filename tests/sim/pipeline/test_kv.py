@@ -6,6 +6,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator
+from numba_tma.pipeline.kv import label_ring
 from tests.kernels.kv_kernels import ORDERS, Case, stages_needed
 from tests.tiers import quick, seeds
 
@@ -60,3 +61,24 @@ def test_one_thread_of_a_role_of_two_warps_loads():
     enter[1, ROLES.threads](entered)
     (threads,) = entered.nonzero()
     assert threads.tolist() == [ROLES.load.first]
+
+
+@pytest.mark.parametrize(("stages", "parts"), [(1, 1), (2, 1), (3, 1), (1, 4), (2, 4), (3, 2)])
+def test_every_sub_stage_has_its_names(monkeypatch, stages, parts):
+    ring = tma.KVPipeline(
+        stages, 16, 256, "bf16", parts, holds="k", producer=ROLES.load, consumer=ROLES.use
+    )  # fmt: skip
+    named = {}
+    monkeypatch.setattr(simulator, "labelled", lambda address, name: False)
+    monkeypatch.setattr(simulator, "label", named.__setitem__)
+    label_ring(ring, 4096, 64)
+    where = [
+        f"[{stage}] of {f'sub-stage {part} of ' if parts > 1 else ''}{ring}"
+        for stage in range(stages)
+        for part in range(parts)
+    ]
+    assert named == {
+        **{64 + 8 * i: f"full{text}" for i, text in enumerate(where)},
+        **{64 + ring.empty_offset + 8 * i: f"empty{text}" for i, text in enumerate(where)},
+        **{4096 + ring.full_kv_bytes // parts * i: f"k{text}" for i, text in enumerate(where)},
+    }

@@ -85,6 +85,30 @@ def test_scale_with_stages_in_flight(stages, in_flight, seeds):
         check_scale(kernel, rows=41, seed=seed)
 
 
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_a_stage_is_handed_back_once_its_store_has_read_it(in_flight):
+    """Also if the tiles after it store nothing."""
+    pipeline = tma.TilePipeline(in_flight + 1, x=TILE)
+
+    @cuda.jit
+    def kernel(x, y, n_tiles):
+        pipe = pipeline.start()
+        if pipe.is_producer():
+            for tile, stage in pipe.produce(0, n_tiles):
+                x.load(stage.x, (tile * ROWS, 0), stage.barrier)
+        elif pipe.is_consumer():
+            for tile, stage in pipe.consume(0, n_tiles, 1, in_flight):
+                if tile % 2 == 0:
+                    pipe.store(y, stage.x, (tile * ROWS, 0), written=False)
+            pipe.release_pending()
+
+    x = matrix(7 * ROWS)
+    y = np.zeros_like(x)
+    kernel[1, 64](tma.tensor_map(x, TILE), tma.tensor_map(y, TILE), 7)
+    stored = np.arange(7 * ROWS) // ROWS % 2 == 0
+    np.testing.assert_array_equal(y, np.where(stored[:, None], x, 0))
+
+
 @pytest.mark.parametrize("in_flight", [0, 1, 2])
 def test_a_stage_is_handed_back_that_many_tiles_later(in_flight):
     with simulator.record() as trace:

@@ -1,6 +1,7 @@
 """Rules of `explore`: mistakes that only some orders show, and what adds no orders."""
 
 from dataclasses import FrozenInstanceError, fields
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -23,6 +24,7 @@ from numba_tma.simulator.components import (
     Seen,
     apply,
 )
+from numba_tma.simulator.programs import Program, in_scope
 from numba_tma.simulator.protocol import Arrive, CountBytes, Init, Inval, Wait
 
 F32 = np.dtype(np.float32)
@@ -232,3 +234,22 @@ def test_bytes_that_are_passed_on_to_nobody_add_no_orders(scratch):
 
     without, with_scratch = (sim.explore(lambda u=u: kernel[1, 3](u)) for u in (False, True))
     assert with_scratch.states == without.states
+
+
+@pytest.mark.parametrize(
+    ("place", "inside"),
+    [
+        ((0, ("warp", 0, 0b11)), [0, 1]), ((0, ("warp", 0, 0b10)), [1]),
+        ((0, ("warp", 1, 0b11)), [2]), ((1, ("warp", 0, 0b1)), [3]),
+        ((0, ("warpgroup", 0)), [0, 1, 2]), ((0, ("warpgroup", 1)), [4]),
+        ((0, "block"), [0, 1, 2, 4]), ((1, "block"), [3]), ((0, "cluster"), [0, 1, 2, 3, 4]),
+    ],
+)  # fmt: skip
+def test_who_takes_part_in_a_meeting_of_all_live_threads(place, inside):
+    """Of two blocks: two lanes of warp 0, a lane of warps 1 and 4, and a lane of the other."""
+    threads = [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (0, 4, 0)]
+    programs = [
+        Program([SimpleNamespace(rank=rank, warp=warp, lane=lane)], [])
+        for rank, warp, lane in threads
+    ]
+    assert in_scope(programs, place) == inside

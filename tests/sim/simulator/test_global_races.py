@@ -301,3 +301,16 @@ def test_a_dependent_launch_that_loads_too_early(waits):
         return
     with pytest.raises(sim.EarlyRead, match="call ptx.griddepcontrol_wait"):
         second(x_map, out, waits)
+
+
+@cuda.jit
+def write_through_views(x):
+    row = x[0] if cuda.threadIdx.x < 32 else x[0:1][0]
+    row[cuda.threadIdx.x] = 1
+
+
+def test_a_view_of_elements_reads_none_of_them():
+    x = np.zeros((2, 64), np.float32)
+    with sim.global_races():
+        write_through_views[1, 64](x)
+    assert x.sum() == 64

@@ -40,13 +40,16 @@ def edit_after_load(template, maps, y, waits, out):
 
 
 @cuda.jit
-def edit_after_store(template, maps, y, waits):
+def edit_after_store(template, maps, y, waits, adds):
     scratch, tile = tma.shared_tile(tma.DESCRIPTOR), tma.shared_tile(TILE)
     if cuda.threadIdx.x == 0:
         for i in range(32):
             tile[i // 8, i % 8] = np.float32(5)
         tma.fence_proxy_async()
-        maps[0].store(tile, (0, 0))
+        if adds:
+            maps[0].reduce(tile, (0, 0), "add")
+        else:
+            maps[0].store(tile, (0, 0))
         ptx.cp_async_bulk_commit_group()
         if waits:
             ptx.cp_async_bulk_wait_group(0)
@@ -69,15 +72,16 @@ def test_a_map_is_edited_while_a_load_uses_it(seeds):
             edit_after_load[1, 32](template, maps, y, False, out)
 
 
+@pytest.mark.parametrize("adds", [False, True], ids=["store", "reduction"])
 @seeds(2, 8)
-def test_a_map_is_edited_while_a_store_uses_it(seeds):
+def test_a_map_is_edited_while_a_store_uses_it(seeds, adds):
     for seed in seeds:
         sim.seed(seed)
         template, maps, y = arrays()
-        edit_after_store[1, 32](template, maps, y, True)
+        edit_after_store[1, 32](template, maps, y, True, adds)
         template, maps, y = arrays()
         with pytest.raises(sim.EarlyOverwrite, match="pass cp_async_bulk_wait_group.0., not"):
-            edit_after_store[1, 32](template, maps, y, False)
+            edit_after_store[1, 32](template, maps, y, False, adds)
 
 
 @cuda.jit

@@ -154,6 +154,33 @@ def releases_early(x, y, n):
             y[t * 4, cuda.threadIdx.x] = stage.x[0, cuda.threadIdx.x]
 
 
+def producer_uses_the_stage(writes):
+    @cuda.jit
+    def kernel(x, y, n):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for t, stage in pipe.produce(0, n):
+                x.load(stage.x, (t * 4, 0), stage.barrier)
+                if writes:
+                    stage.x[0, 0] = 1
+                else:
+                    y[0, 0] = stage.x[0, 0]
+        else:
+            for _ in pipe.consume(0, n):
+                pass
+
+    return kernel
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_who_reads_too_early_is_told_how_a_pipeline_waits(writes):
+    """Who writes too early is not: no wait makes that right."""
+    with pytest.raises(simulator.EarlyOverwrite if writes else simulator.EarlyRead) as caught:
+        launch(producer_uses_the_stage(writes))
+    waits = "In a pipeline: consumer.wait() and pipe.consume(...) return a stage when it is full"
+    assert (waits in str(caught.value)) == (not writes)
+
+
 @cuda.jit
 def stores_by_itself(x, y, n):
     pipe = PIPE.start()

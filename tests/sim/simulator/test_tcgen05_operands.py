@@ -9,6 +9,8 @@ from numba_tma import ptx
 from numba_tma import simulator as sim
 from numba_tma.host import tensor_memory_layout as layout
 from numba_tma.simulator.tcgen05_descriptor import product_shape
+from numba_tma.simulator.tcgen05_instructions import _merged
+from numba_tma.simulator.tcgen05_operands import in_shared
 from tests.kernels.tensor_products import (
     as_type,
     chunked,
@@ -105,6 +107,25 @@ def test_every_shape_of_a_copy(shape):
     words = image.view(np.uint32)
     for lanes in layout.copy_lanes(shape):
         np.testing.assert_array_equal(memory[lanes + lane, : words.shape[1]], words)
+
+
+@pytest.mark.parametrize(
+    ("shape", "lane"), [("4x256b", 31), ("4x256b", 32), ("128x128b", 1), ("32x128b.warpx4", 32)]
+)
+def test_a_copy_begins_at_lane_0_or_of_four_rows_at_any_of_32(shape, lane):
+    rows, nbytes = layout.copy_rows(shape)
+    data = np.zeros((max(8, rows), nbytes), np.uint8)
+
+    def body(rank, base, at):
+        sim.tcgen05_cp(shape, base + (lane << 16), descriptor(at[0], max(8, rows)), 1)
+
+    images = [chunked(data) if nbytes == 32 else data.ravel()]
+    if shape == "4x256b" and lane < 32:
+        run(issued(body), images)
+        return
+    repair = "use lane 0 to 31" if shape == "4x256b" else "use lane 0$"
+    with pytest.raises(sim.TensorMemoryMisuse, match=f"begins at lane {lane}, .*{repair}"):
+        run(issued(body), images)
 
 
 def test_a_shift():
@@ -356,3 +377,17 @@ def test_optional_operands_have_a_range(given, text):
     with pytest.raises(sim.BadOperand) as caught:
         run(issued(body), [np.zeros(16384, np.uint8)])
     assert text in str(caught.value)
+
+
+# --------------------------------------------------------- the bytes of an operand, as runs
+
+
+@pytest.mark.parametrize("stride", [128, 144, 240, 256, 1024])
+def test_runs_of_an_operand_are_one_unless_a_row_of_128_bytes_lies_between(stride):
+    """Of 32 rows, 8 of them a group of 128 bytes; the second 16 bytes of rows lie far behind."""
+    sdesc = 8192 // 16 << 16 | stride // 16 << 32 | 1 << 46
+    place = in_shared("x", sdesc, 32, "u8", "K")
+    groups = [(chunk + stride * i, 128) for chunk in (0, 8192) for i in range(4)]
+    whole = [(chunk, 3 * stride + 128) for chunk in (0, 8192)]
+    assert place.runs == tuple(whole if stride == 128 else groups)
+    assert _merged(place) == (whole if stride < 256 else groups)

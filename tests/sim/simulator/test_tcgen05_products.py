@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numba import cuda
 
 import numba_tma as tma
 from numba_tma import ptx
@@ -12,6 +13,7 @@ from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.host.reference import reference_tile
 from numba_tma.host.zero_columns import zero_columns
 from tests.kernels.tensor_products import (
+    HELD,
     as_type,
     chunked,
     descriptor,
@@ -239,3 +241,22 @@ def test_each_part_of_the_lanes_has_a_sub_mask():
 def test_operands_that_do_not_go_together(form, text):
     with pytest.raises(sim.BadOperand, match=text):
         product("f16", "f16", "f16", "f32", 128, 64, form=form)
+
+
+def test_a_product_of_a_pair_comes_after_both_allocations():
+    """The blocks allocate together, which does not order one's allocation before the other."""
+
+    @cuda.jit
+    @tma.cluster(2)
+    def kernel(rank):
+        held = tma.shared_tile(HELD)
+        ptx.tcgen05_alloc(held, 32, 2)
+        base = ptx.ld_shared_u32(held.address)
+        if ptx.cluster_ctarank() == rank and ptx.elect_sync():
+            said = idesc("f16", 128, 32, "f16", "f16")
+            ptx.tcgen05_mma(base, descriptor(0, 64), descriptor(0, 16), said, False, "f16", 2)
+        tma.cluster_sync()
+
+    for rank in (0, 1):
+        with pytest.raises(sim.TensorMemoryMisuse, match="has not synchronised with their tcgen05"):
+            kernel[2, 32](rank)
