@@ -2,12 +2,13 @@
 
 import math
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.attention import softmax
+from numba_tma.kernels.attention import kernel, softmax
 from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.softmax import apply_mask, scale_function
 
@@ -99,3 +100,26 @@ def test_a_row_without_keys_has_a_sum_of_nothing():
     assert softmax.log_of_sum(F32(8), F32(-5)) == pytest.approx(8 * math.log(2), rel=1e-6)
     assert softmax.exponential(F32(3), F32(2), F32(-5)) == 2
     assert softmax.capped(F32(3), F32(0.25)) == pytest.approx(math.tanh(0.75), abs=1e-3)
+
+
+class Stop(Exception):
+    """Ends a function after its first product."""
+
+
+@pytest.mark.parametrize(
+    ("function", "others"), [("first_scores", 4), ("step_16bit", 6), ("step_fp8", 6)]
+)
+def test_the_scores_of_a_tile_begin_anew(monkeypatch, function, others):
+    """Their product overwrites its registers, which no instruction has to clear before."""
+
+    def wgmma(start, a, b, *, scale_d):
+        products.append((start, scale_d))
+        raise Stop
+
+    products = []
+    monkeypatch.setattr(kernel, "fragment", lambda n: f"zeros of {n} columns")
+    monkeypatch.setattr(kernel, "wgmma", wgmma)
+    form = SimpleNamespace(block_k=96, head_dim=64)
+    with pytest.raises(Stop):
+        getattr(kernel, function)(form, *(MagicMock() for _ in range(others)))
+    assert products == [("zeros of 96 columns", False)]
