@@ -13,7 +13,7 @@ from numba_tma.host.host_only import host_only
 from numba_tma.host.kernel_key import Undescribable, described
 from numba_tma.host.launching import Extents, launcher
 from numba_tma.host.loaded_kernel import LoadedKernel
-from numba_tma.host.stored_launch import StoredLauncher
+from numba_tma.host.stored_launch import StoredKernel, StoredLauncher
 
 P = ParamSpec("P")
 
@@ -42,7 +42,7 @@ class Named:
         return getattr(importlib.import_module(self.module), self.name)
 
 
-class CachedKernel:
+class CachedKernel(StoredKernel):
     """A kernel that is launched without being compiled, or even made, where its code is cached.
 
     It is launched as any kernel, ``kernel[grid, block, stream](*arguments)``, or by `launcher`,
@@ -55,10 +55,10 @@ class CachedKernel:
         arguments: tuple[Any, ...] | None = None,
         keywords: tuple[tuple[str, Any], ...] = (),
     ) -> None:
+        super().__init__()
         self._subject, self._arguments, self._keywords = subject, arguments, keywords
         #: The code that this process has loaded, by types of arguments and device.
         self.found: dict[tuple[tuple[str, ...], int], LoadedKernel | None] = {}
-        self._launchers: dict[Hashable, Callable[..., None]] = {}
 
     @functools.cached_property
     def kernel(self) -> Kernel:
@@ -113,7 +113,7 @@ class CachedKernel:
 
     def __getitem__(self, configuration: tuple[Any, ...]) -> Callable[..., None]:
         """Return a function that launches with a grid, a block, and a stream."""
-        grid, block, *rest = configuration
+        _, _, *rest = configuration
         if len(rest) > 1 and rest[1]:
             raise ValueError(
                 f"{self}: a cached kernel is launched without dynamic shared memory, and is given "
@@ -122,13 +122,7 @@ class CachedKernel:
         if simulated() or debugging():
             launch: Callable[..., None] = self.kernel[configuration]
             return launch
-        try:
-            return self._launchers[configuration]
-        except (KeyError, TypeError):  # a list, say
-            launch = self.launcher_of(grid, block, None, rest[0] if rest else None, False)
-        if all(isinstance(given, int | tuple) for given in configuration):
-            self._launchers[configuration] = launch
-        return launch
+        return self._launches(configuration)
 
     def __repr__(self) -> str:
         subject = self._subject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,10 @@ from numba_tma.host.kernel_image import KernelImage
 from numba_tma.host.launching import Extents
 from numba_tma.host.loaded_kernel import DriverError, LoadedKernel
 from numba_tma.host.process_bound import new_in_children
-from numba_tma.host.stored_launch import StoredLauncher
+from numba_tma.host.stored_launch import StoredKernel, StoredLauncher
 
 
-class ExportedKernel:
+class ExportedKernel(StoredKernel):
     """A kernel that was compiled ahead of time; see `load`.
 
     It is launched as any kernel, ``kernel[grid, block, stream](*arguments)``, or by `launcher`,
@@ -32,10 +32,10 @@ class ExportedKernel:
     def __init__(
         self, stem: Path, image: KernelImage, target: str, types: tuple[ExportedArgument, ...]
     ) -> None:
+        super().__init__()
         self.image, self._stem, self._target, self._types = image, stem, target, types
         self._loaded: LoadedKernel | None = None
         self._lock = new_in_children(threading.Lock)
-        self._launchers: dict[Hashable, Callable[..., None]] = {}
 
     def _on(self, device: int) -> LoadedKernel:
         """Return the code in the driver, which loads it at the first launch."""
@@ -79,19 +79,13 @@ class ExportedKernel:
 
     def __getitem__(self, configuration: tuple[Any, ...]) -> Callable[..., None]:
         """Return a function that launches with a grid, a block, and a stream."""
-        grid, block, *rest = configuration
+        _, _, *rest = configuration
         if len(rest) > 1 and rest[1] and rest[1] != self.image.shared:
             raise ValueError(
                 f"{self.image.name} was exported with shared={self.image.shared}, and is given "
                 f"{rest[1]} B of dynamic shared memory: leave it out, or export it with that"
             )
-        try:
-            return self._launchers[configuration]
-        except (KeyError, TypeError):  # a list, say
-            launch = self.launcher_of(grid, block, None, rest[0] if rest else None, False)
-        if all(isinstance(given, int | tuple) for given in configuration):
-            self._launchers[configuration] = launch
-        return launch
+        return self._launches(configuration)
 
     def __repr__(self) -> str:
         pairs = zip(self.image.arguments, self._types)

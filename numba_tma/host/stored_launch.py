@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from numba_tma.host import kernel_store
@@ -73,6 +74,35 @@ def _load(kernel: CachedKernel, arguments: tuple[Any, ...], key: str) -> LoadedK
     found = LoadedKernel(image)
     kernel_store.keep(key, image)
     return found
+
+
+class StoredKernel(ABC):
+    """A kernel that a `StoredLauncher` launches, prepared once for equal grids and blocks."""
+
+    def __init__(self) -> None:
+        self._launchers: dict[Hashable, Callable[..., None]] = {}
+
+    @abstractmethod
+    def launcher_of(
+        self,
+        grid: Extents,
+        block: Extents,
+        cluster: Extents | None,
+        stream: StreamLike,
+        pdl: bool,
+    ) -> Callable[..., None]:
+        """Return the launches that `launcher` prepares."""
+
+    def _launches(self, configuration: tuple[Any, ...]) -> Callable[..., None]:
+        """Return the launches with a grid, a block, and perhaps a stream and what follows it."""
+        try:
+            return self._launchers[configuration]
+        except (KeyError, TypeError):  # a list, say
+            grid, block, stream, *_ = (*configuration, None)
+            launch = self.launcher_of(grid, block, None, stream, False)
+        if all(isinstance(given, int | tuple) for given in configuration):
+            self._launchers[configuration] = launch
+        return launch
 
 
 class StoredLauncher:
