@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from pathlib import Path
 
 from numba_tma.tools.bench.results import RATES, Results, Row, dates
@@ -50,21 +51,21 @@ def draw(results: Results) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 10}" '
         'font-family="sans-serif" font-size="13" fill="#303030">',
         f'<rect width="{WIDTH}" height="{bottom + 10}" fill="white"/>',
-        _text(12, 22, heading),
+        label(12, 22, heading),
     ]
     for i, (title, row) in enumerate(rows):
         lines += _bar(TOP + STEP * i, title, row)
     one = _x(1)
     lines += [
         f'<line x1="{one}" x2="{one}" y1="{TOP - 14}" y2="{bottom}" stroke="#303030"/>',
-        _text(one, TOP - 18, "1.00", "middle"),
+        label(one, TOP - 18, "1.00", "middle"),
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
 
 
-def plot(results: Results, path: Path) -> None:
-    """Write the picture.
+def plot(results: Results, path: Path, draw: Callable[[Results], str] = draw) -> None:
+    """Write the picture of a bench, or the one that `draw` returns.
 
     Raises
     ------
@@ -86,9 +87,9 @@ def _bar(y: int, title: str, row: Row) -> list[str]:
     rate = f"{row['numba_tma']:,.0f} {row['unit']}, {share:.2f} of {peer}"
     colour = "#2a7f62" if share >= 1 else "#c0504d"
     return [
-        _text(LEFT - 10, y + 15, title, "end"),
+        label(LEFT - 10, y + 15, title, "end"),
         f'<rect x="{LEFT}" y="{y}" width="{_x(share) - LEFT}" height="20" fill="{colour}"/>',
-        _text(RIGHT + 10, y + 15, rate),
+        label(RIGHT + 10, y + 15, rate),
     ]
 
 
@@ -97,5 +98,6 @@ def _x(share: float) -> int:
     return round(LEFT + (RIGHT - LEFT) * min(share, LARGEST) / LARGEST)
 
 
-def _text(x: int, y: int, words: str, anchor: str = "start") -> str:
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(words)}</text>'
+def label(x: float, y: float, words: str, anchor: str = "start") -> str:
+    """Return words in a picture."""
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{html.escape(words)}</text>'

@@ -61,12 +61,17 @@ def write_table(page: Path, results: Results) -> None:
         buffering.KERNEL: buffering.table,
     }
     for name, make in tables.items():
-        begin, end = markers(name)
-        if begin in text:
-            head, rest = text.split(begin)
-            _, tail = rest.split(end)
-            text = f"{head}{begin}\n{make(results)}\n{end}{tail}"
+        if markers(name)[0] in text:
+            text = with_section(text, name, make(results))
     page.write_text(text)
+
+
+def with_section(text: str, name: str, section: str) -> str:
+    """Return the text of a page with this section between the markers of a name."""
+    begin, end = markers(name)
+    head, rest = text.split(begin)
+    _, tail = rest.split(end)
+    return f"{head}{begin}\n{section}\n{end}{tail}"
 
 
 def _with_mean(rows: list[Row], alone: bool) -> list[Row]:

@@ -12,6 +12,7 @@ import pytest
 
 from numba_tma.tools import bench
 from numba_tma.tools.bench import results
+from numba_tma.tools.bench.report import markers
 from numba_tma.tools.bench.survey import draw, report
 
 ROOT = Path(__file__).parents[3]
@@ -254,7 +255,7 @@ def test_the_page_and_the_picture_are_made_of_a_file(tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     file, page = Path("found.json"), Path("docs/development/page.md")
     page.parent.mkdir(parents=True)
-    begin, end = (marker.format("h200") for marker in (report.BEGIN, report.END))
+    begin, end = markers("survey h200")
     page.write_text(f"before\n{begin}\n{end}\nafter\n")
     file.write_text(report.text(RESULTS))
     arguments = ["--survey", "--from-results", str(file), "--page", str(page)]
@@ -290,7 +291,7 @@ def test_a_gpu_has_a_short_name(gpu, tag):
 def test_the_page_shows_the_results_file_and_nothing_without_one(gpu):
     file = ROOT / results.RESULTS / f"survey_{gpu}.json"
     picture = ROOT / f"docs/survey_{gpu}.svg"
-    begin, end = (re.escape(marker.format(gpu)) for marker in (report.BEGIN, report.END))
+    begin, end = map(re.escape, markers(f"survey {gpu}"))
     (shown,) = re.findall(f"{begin}\n(.*?){end}", PAGE.read_text(), re.DOTALL)
     if not file.exists():
         assert shown == "" and not picture.exists()

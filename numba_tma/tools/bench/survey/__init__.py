@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable
 
+from numba_tma.tools.bench import figure
 from numba_tma.tools.bench.results import RESULTS, replace
 from numba_tma.tools.bench.survey import report, run
 from numba_tma.tools.bench.survey.draw import FAMILIES, cases
@@ -81,7 +82,7 @@ def main(options: argparse.Namespace, gpu_name: Callable[[], str]) -> int:
         results = run.survey(path, gpu, drawn, options.seconds, options.jobs)
     print(f"{report.summary(results)}\n\n{report.worst(results)}")
     if options.plot:
-        report.plot(results, options.plot)
+        figure.plot(results, options.plot, report.draw)
     if options.page:
         report.write_section(options.page, results)
     return 0

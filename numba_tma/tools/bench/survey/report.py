@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import os
@@ -13,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from numba_tma.tools.bench.figure import label
+from numba_tma.tools.bench.report import markers, with_section
 from numba_tma.tools.bench.results import Results, Row
 
 #: Bytes per second of the memory, and operations per second of the tensor cores with 16-bit types.
@@ -20,8 +21,6 @@ PEAKS = {"H200": (4.8e12, 989e12), "H100 80GB HBM3": (3.35e12, 989e12)}
 LATENCY = 2e-6  #: seconds; what would take less at these rates is limited by neither
 WORST = 10
 PICTURES = Path("docs")
-
-BEGIN, END = (f"<!-- survey {{}}: {end} -->" for end in ("begin", "end"))
 
 WIDTH, LEFT, RIGHT, TOP, STEP, HEIGHT = 860, 150, 620, 56, 92, 64  #: of the picture, in pixels
 LOW, OCTAVES, BINS = 0.5, 3, 20  #: where the axis begins, its octaves, and the bins of each
@@ -147,13 +146,11 @@ def write_section(page: Path, results: Results) -> None:
     SystemExit
         The page has no such markers.
     """
-    begin, end = (marker.format(tag(results["gpu"])) for marker in (BEGIN, END))
-    whole = page.read_text()
+    whole, name = page.read_text(), f"survey {tag(results['gpu'])}"
+    begin, end = markers(name)
     if begin not in whole:
         raise SystemExit(f"--page {page}: it has no lines {begin} and {end}; add them")
-    head, rest = whole.split(begin)
-    _, tail = rest.split(end)
-    page.write_text(f"{head}{begin}\n{section(results, page)}\n{end}{tail}")
+    page.write_text(with_section(whole, name, section(results, page)))
 
 
 def tag(gpu: str) -> str:
@@ -190,36 +187,22 @@ def draw(results: Results) -> str:
         'font-family="sans-serif" font-size="13">',
         f"<style>{STYLE}</style>",
         f'<rect class="card" width="{WIDTH}" height="{bottom + 24}"/>',
-        _text(12, 22, f"{results['gpu']}: the best peer's time over ours, all cases drawn"),
+        label(12, 22, f"{results['gpu']}: the best peer's time over ours, all cases drawn"),
     ]
     for i, (family, of) in enumerate(found.items()):
         base = TOP + STEP * i + HEIGHT
         lines += _bars(base, ratios(results["rows"], family))
         lines += [
             f'<line x1="{LEFT}" x2="{RIGHT}" y1="{base}" y2="{base}" stroke-opacity="0.4"/>',
-            _text(LEFT - 12, base - 8, family.replace("_", " "), "end"),
-            _text(RIGHT + 14, base - 40, f"{of['cases']} cases, mean {of['geomean']:.3f}"),
-            _text(RIGHT + 14, base - 22, f"5th percentile {of['p5']:.3f}"),
-            _text(RIGHT + 14, base - 4, f"worst {of['worst']:.3f}"),
+            label(LEFT - 12, base - 8, family.replace("_", " "), "end"),
+            label(RIGHT + 14, base - 40, f"{of['cases']} cases, mean {of['geomean']:.3f}"),
+            label(RIGHT + 14, base - 22, f"5th percentile {of['p5']:.3f}"),
+            label(RIGHT + 14, base - 4, f"worst {of['worst']:.3f}"),
         ]
     one = _x(1)
     lines.append(f'<line x1="{one}" x2="{one}" y1="{TOP - 10}" y2="{bottom - 16}"/>')
-    lines += [_text(round(_x(tick)), bottom + 2, f"{tick:g}", "middle") for tick in TICKS]
+    lines += [label(round(_x(tick)), bottom + 2, f"{tick:g}", "middle") for tick in TICKS]
     return "\n".join([*lines, "</svg>"]) + "\n"
-
-
-def plot(results: Results, path: Path) -> None:
-    """Write the picture.
-
-    Raises
-    ------
-    SystemExit
-        The path does not end in ``.svg``, or no case has a ratio.
-    """
-    if path.suffix != ".svg":
-        raise SystemExit(f"--plot {path}: the picture is SVG; give a path that ends in .svg")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(draw(results))
 
 
 def _bars(base: int, of_it: list[float]) -> list[str]:
@@ -243,7 +226,3 @@ def _bars(base: int, of_it: list[float]) -> list[str]:
 def _x(ratio: float) -> float:
     """Return where a ratio stands."""
     return round(LEFT + (RIGHT - LEFT) * math.log2(ratio / LOW) / OCTAVES, 1)
-
-
-def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{html.escape(words)}</text>'
