@@ -9,6 +9,8 @@ FAST := and not slow
 # How long random calls are made, and the seed they are drawn from.
 SECONDS ?= 60
 SEED ?= 0
+# Each worker, and each process that a test starts, imports the library and the tests: compiled once.
+export PYTHONDONTWRITEBYTECODE :=
 # Neighbouring tests stay in one process, where they share what they have compiled.
 PYTEST = $(RUN) -m pytest -q -n $(JOBS) --dist worksteal
 

@@ -2,8 +2,8 @@
 
 ``python -m tests.gpu.race_report`` prints for each mutant the hazards that were named, false alarms
 in right programs and shipped kernels, and how much slower three kernels are. A mutant is caught if
-one of its hazards is none that its right program has. A launch that the device ends with an error
-leaves no log: such a mutant has crashed.
+one of its hazards is none that its right program has. It has crashed if the device ended its launch
+with an error, and the log shows nothing before that.
 """
 
 import os

@@ -9,7 +9,6 @@ from typing import Any
 from numba import cuda
 from numba.cuda.dispatcher import _Kernel
 
-from numba_tma.backend.numba_cuda import race_check
 from numba_tma.backend.numba_cuda.requirements import check_registers, requirements_of
 from numba_tma.host import debug
 from numba_tma.host.environment import racing
@@ -58,20 +57,27 @@ def _watch(
     with debug.LOCK:  # there is one buffer
         records = debug.mapped_buffer()
         records.clear()
-        if racing():
-            race_check.clear()
+        judge = _race_check() if racing() else None
+        if judge:
+            judge.clear()
         result = launch(args, griddim, blockdim, stream, *rest)
         try:
             cuda.synchronize()
         except Exception as error:  # the context is lost; what was written before it is not
             records.check(error)
-            if racing():
-                race_check.check_after_failure(griddim, error)
+            if judge:
+                judge.check_after_failure(griddim, error)
             raise
-        if racing():
-            race_check.check(griddim, records.records())
+        if judge:
+            judge.check(griddim, records.records())
         records.check()
     return result
+
+
+def _race_check() -> Any:
+    from numba_tma.backend.numba_cuda import race_check  # with all that reads a log
+
+    return race_check
 
 
 def _is_capturing(stream: Any) -> bool:

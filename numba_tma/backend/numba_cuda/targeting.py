@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from numba.cuda import dispatcher
 from numba.cuda.codegen import CUDACodeLibrary
@@ -38,8 +37,10 @@ def compiling_for(capability: tuple[int, int, str]) -> Iterator[None]:
                 return capability
             return given_or_current(library, given)
 
-        with (
-            mock.patch.object(dispatcher, "get_current_device", device_of_thread),
-            mock.patch.object(CUDACodeLibrary, "_ensure_cc", capability_of_thread),
-        ):
+        dispatcher.get_current_device = device_of_thread
+        CUDACodeLibrary._ensure_cc = capability_of_thread
+        try:
             yield
+        finally:
+            dispatcher.get_current_device = current
+            CUDACodeLibrary._ensure_cc = given_or_current

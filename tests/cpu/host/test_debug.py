@@ -478,8 +478,9 @@ def test_races_before_a_fault_explain_it(monkeypatch):
     fault, race = RuntimeError("launch failure"), tma.PipelineError("EarlyRead")
     monkeypatch.setattr(guards.cuda, "synchronize", mock.Mock(side_effect=fault))
     monkeypatch.setattr(guards, "racing", lambda: True)
-    monkeypatch.setattr(guards, "race_check", mock.Mock())
-    check = guards.race_check.check_after_failure
+    judge = mock.Mock()
+    monkeypatch.setattr(guards, "_race_check", lambda: judge)
+    check = judge.check_after_failure
     with pytest.raises(RuntimeError, match="launch failure"):
         guards._watch(buffer_with(monkeypatch), (), (2, 3), 32, 0, 0)
     check.assert_called_once_with((2, 3), fault)
