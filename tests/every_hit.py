@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from tests.recording_driver import ATTRIBUTES, SUCCESS, Array, RecordingDriver
+from tests.recording_driver import ATTRIBUTES, IN_CONTEXT, SUCCESS, Array, RecordingDriver
 
 
 class _AnySizes(tuple[int, ...]):
@@ -35,7 +35,7 @@ class AnyKernel(RecordingDriver):
     """A driver that launches whatever was loaded."""
 
     def cuLaunchKernelEx(self, config: Any, function: Any, parameters: int, extra: int) -> Any:
-        entry = self._entries[int(function) - 1]
+        entry = self._entries[int(function) % IN_CONTEXT - 1]
         grid, block = config.gridDimX, config.blockDimX
         self.launches.append(SimpleNamespace(entry=entry, grid=grid, block=block, packed=[]))
         return (SUCCESS,)

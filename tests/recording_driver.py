@@ -19,6 +19,7 @@ import numpy as np
 from cuda.bindings import driver
 
 SUCCESS = driver.CUresult.CUDA_SUCCESS
+IN_CONTEXT = 1 << 20  #: times a context's number, plus a kernel: that kernel's function in it
 OWN_STREAM = 99  #: handle of a stream that the library makes
 RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 ATTRIBUTES = {
@@ -43,7 +44,7 @@ class RecordingDriver:
         self.memory: dict[int, int] = {}  #: bytes that are allocated, by address
         self.freed: list[int] = []  #: addresses
         self.memory_left = 1 << 40
-        self.context = 1  #: number of the current one
+        self.context = 1  #: number of the current one, 0 where there is none
         self.mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
         self.capturing: int | None = None  #: handle of the stream that a graph captures
         self.waits: list[int] = []  #: streams that were waited for
@@ -93,6 +94,11 @@ class RecordingDriver:
         self._entries.append(entry.decode())
         return SUCCESS, driver.CUkernel(len(self._entries))
 
+    def cuKernelGetFunction(self, kernel: Any) -> Any:
+        if not self.context:
+            return driver.CUresult.CUDA_ERROR_INVALID_CONTEXT, driver.CUfunction(0)
+        return SUCCESS, driver.CUfunction(self.context * IN_CONTEXT + int(kernel))
+
     def cuKernelGetAttribute(self, which: Any, kernel: Any, device: Any) -> Any:
         return SUCCESS, self.most_threads
 
@@ -106,7 +112,9 @@ class RecordingDriver:
 
         assert extra == 0
         assert config.numAttrs == len(config.attrs)
-        entry = self._entries[int(function) - 1]
+        context, kernel = divmod(int(function), IN_CONTEXT)
+        assert context in (0, self.context), "the function is of another context"
+        entry = self._entries[kernel - 1]
         sizes = self.sizes.get(entry)
         if sizes is None:
             sizes = next(k.image.sizes for k in _loaded.values() if k.image.entry == entry)
@@ -116,6 +124,7 @@ class RecordingDriver:
         self.launches.append(
             SimpleNamespace(
                 entry=entry,
+                context=context,  #: of the function, 0 for a kernel of any context
                 packed=packed,
                 grid=(config.gridDimX, config.gridDimY, config.gridDimZ),
                 block=(config.blockDimX, config.blockDimY, config.blockDimZ),
@@ -137,7 +146,8 @@ class RecordingDriver:
 
     def cuCtxGetId(self, context: Any) -> Any:
         assert context == 0
-        return SUCCESS, self.context
+        refused = driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
+        return SUCCESS if self.context else refused, self.context
 
     def cuMemAlloc(self, nbytes: int) -> Any:
         assert nbytes > 0 and self.mode == RELAXED, "it ends the captures of other threads"

@@ -22,8 +22,8 @@ from numba_tma.host.annotations import DTypeLike, StreamLike
 from numba_tma.host.driver import (
     allocate,
     allocating_while_capturing,
-    context_id,
     copy_from_host,
+    current_context,
     free,
     is_capturing,
     launching_device,
@@ -105,7 +105,7 @@ def device_memory(shape: tuple[int, ...], dtype: DTypeLike) -> DeviceMemory:
     nbytes = max(1, math.prod(shape) * stored.itemsize)
     launching_device()  # makes a context where there is none
     with allocating_while_capturing():
-        context = context_id()
+        context = current_context()
         waiting = [place.nbytes for place in _unused[:] if place.context == context]
         if len(waiting) >= _MOST_BLOCKS or sum(waiting) >= _MOST_BYTES:
             _free_unused(context)

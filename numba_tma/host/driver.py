@@ -68,6 +68,23 @@ def current_device() -> int:
     return -1 if error else int(device)
 
 
+def current_context() -> int:
+    """Return the number of this thread's current context, which no other gets; -1 without one.
+
+    Raises
+    ------
+    RuntimeError
+        If the process was forked from one with a context.
+    """
+    try:
+        error, number = _driver().cuCtxGetId(0)
+    except RuntimeError:  # no driver on this machine
+        return -1
+    if error and _lost_context:
+        raise RuntimeError(FORKED)
+    return -1 if error else int(number)
+
+
 def lost_context() -> bool:
     """Return whether this process was forked from one with a context."""
     return _lost_context
@@ -147,11 +164,6 @@ def allocating_while_capturing() -> Iterator[None]:
         yield
     finally:
         driver.cuThreadExchangeStreamCaptureMode(before)
-
-
-def context_id() -> int:
-    """Return the number of the current context, which no other context of this process gets."""
-    return int(_checked(_driver().cuCtxGetId(0)))
 
 
 def allocate(nbytes: int) -> int | None:

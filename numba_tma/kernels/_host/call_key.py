@@ -13,15 +13,15 @@ from typing import Any
 from numba_tma.host.annotations import DeviceArray
 from numba_tma.host.array_interface import read_array, readers, view_source
 
-#: Takes a device, a stream's handle, options and arrays. None for arrays of other classes.
+#: Takes a context's number, a stream's handle, options and arrays. None for other classes.
 KeyReader = Callable[..., Hashable | None]
 
 _SOURCE = """
-def read(device, stream, options, arrays):
+def read(context, stream, options, arrays):
     if len(arrays) == {count}:
         ({names}) = arrays
         if {fits}:
-            return device, stream, options, {views}
+            return context, stream, options, {views}
 """
 
 

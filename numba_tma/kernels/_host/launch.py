@@ -74,7 +74,7 @@ def launch(
     if recording is None:
         prepared(*arguments)
     else:
-        again = prepared.bind(*arguments)
+        again = getattr(prepared, "bind_here", prepared.bind)(*arguments)
         again()
         recording.launches.append(again)
 

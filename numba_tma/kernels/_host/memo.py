@@ -127,7 +127,7 @@ def launched_again(function: str | Prepare, *names: str) -> Callable[[Prepare], 
 
     The wrapper is called as ``prepare(arrays, stream, numbers, *options)``, and launches by
     `launch` alone. Two calls are equal if their arrays (or None) have the same addresses, shapes,
-    strides and element types, and their numbers, options, stream and device are equal. An equal
+    strides and element types, and their numbers, options, stream and context are equal. An equal
     call repeats the launches of the first, which hold addresses and keep no array alive.
 
     Parameters
@@ -171,11 +171,11 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
     ) -> None:
         nonlocal read
         try:
-            device, handle = _driver.current_device(), 0 if stream is None else handle_of(stream)
-            key = read(device, handle, options, arrays)
+            context, handle = _driver.current_context(), 0 if stream is None else handle_of(stream)
+            key = read(context, handle, options, arrays)
             if key is None:
                 fitting = key_reader(arrays)
-                key, read = fitting(device, handle, options, arrays), fitting
+                key, read = fitting(context, handle, options, arrays), fitting
         except NoDeviceArray:
             _check_arrays(function, names, arrays)
             raise

@@ -562,8 +562,8 @@ def test_a_wrapper_launches_again_for_arrays_at_the_same_place(driver, monkeypat
         launch.launch(kernel, 4, 64, stream, *arrays, np.float32(scale))
         launch.launch(kernel, 8, 64, stream, *arrays, np.float32(scale + 1))
 
-    monkeypatch.setattr(memo._driver, "current_device", lambda: device[0])
-    device = [0]
+    monkeypatch.setattr(memo._driver, "current_context", lambda: context[0])
+    context = [1]
     x, y, z = (device_array((6,), address=ADDRESS + i * 4096) for i in range(3))
     same = device_array((6,), address=ADDRESS)
     driver.sizes = [8] * 14 + [4]
@@ -582,7 +582,7 @@ def test_a_wrapper_launches_again_for_arrays_at_the_same_place(driver, monkeypat
         wrapper(*call, (2.0,), "a")
         assert len(prepared) == n
     wrapper((x, y), None, (2.0,), "b")
-    device[0] = 1
+    context[0] = 2
     wrapper((x, y), None, (2.0,), "a")
     assert len(prepared) == len(others) + 3
     for _ in range(2):  # a mistake is not kept

@@ -16,6 +16,8 @@ import numba_tma as tma
 from numba_tma.host import cache_files, debug, kernel_key, kernel_store, stored_launch
 from numba_tma.host import driver as _driver
 from numba_tma.host.parameters import Unsupported, type_of
+from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels._host.memo import launched_again
 from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
 from tests.cpu.host.test_launcher import NUMBERS, device_array
 from tests.recording_driver import CALLS, Array, RecordingDriver
@@ -99,6 +101,31 @@ def test_a_kernel_with_both_decorators(gpu, monkeypatch):
     bound()
     assert compiled == ["add_one"] and gpu.launches[0] == gpu.launches[1]
     assert gpu.launches[0].stream == 17 and gpu.launches[0].grid == (2, 3, 1)
+
+
+def test_a_wrapper_launches_the_function_of_its_context(gpu):
+    """It is faster than a kernel of any context, and ends with the context."""
+    prepared = []
+
+    @launched_again
+    def wrapper(arrays, stream, numbers):
+        prepared.append(numbers)
+        launch(add_one, 1, 32, stream, arrays[0], 1)
+
+    def contexts(context):
+        gpu.context = context
+        wrapper((ARGUMENTS[0],), None, ())
+        return gpu.launches[-1].context, len(prepared)
+
+    assert [contexts(n) for n in (1, 1, 2, 2, 0, 0, 1)] == [
+        *[(1, 1)] * 2, *[(2, 2)] * 2, *[(0, 3)] * 2, (1, 1 + 2),
+    ]  # fmt: skip
+    launcher = tma.launcher(add_one, 1, 32)
+    gpu.context = 1
+    bound = launcher.bind(ARGUMENTS[0], 1)
+    gpu.context = 2  # a user's own holds in any context
+    bound()
+    assert gpu.launches[-1].context == 0
 
 
 def test_attributes_of_a_launch(gpu):

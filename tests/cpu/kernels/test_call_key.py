@@ -194,6 +194,6 @@ def test_the_functions_that_a_repeated_call_enters(gpu, monkeypatch, name):  # n
     finally:
         sys.setprofile(None)
     has = ["has"] * (name != "add")  # a number
-    assert entered == [*own, "call", "current_device", "read", *has, "launch"]
+    assert entered == [*own, "call", "current_context", "read", *has, "launch"]
     first, second, third = gpu.launches
     assert first == second == third
