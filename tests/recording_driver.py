@@ -1,7 +1,8 @@
 """A driver without a GPU: it loads any code, and notes each launch with its arguments' bytes.
 
-``python -m tests.recording_driver`` calls shipped kernels on arrays at made-up addresses, and
-prints what was launched, what was imported, and how long each first call took.
+``python -m tests.recording_driver all`` calls shipped kernels on arrays at made-up addresses, or
+those whose names are given, and prints what was launched, what was imported, and how long each
+first call took.
 """
 
 from __future__ import annotations
@@ -272,9 +273,11 @@ def main() -> None:
         from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
 
         compiles = hopper_that_loads_nothing()
-    times, imported = {}, {}
+    names, times, imported = set(sys.argv[1:]), {}, {}
     with RecordingDriver().installed() as recorded, compiles:
         for name, call in CALLS.items():
+            if not names & {name, "all"}:
+                continue
             start = time.perf_counter()
             call()
             times[name] = time.perf_counter() - start
