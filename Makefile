@@ -11,6 +11,8 @@ SECONDS ?= 60
 SEED ?= 0
 # Each worker, and each process that a test starts, imports the library and the tests: compiled once.
 export PYTHONDONTWRITEBYTECODE :=
+# Modules are compiled when they are imported: most of what is installed never is.
+INSTALL := pip install -qq --no-compile
 # Neighbouring tests stay in one process, where they share what they have compiled.
 PYTEST = $(RUN) -m pytest -q -n $(JOBS) --dist worksteal
 
@@ -74,16 +76,16 @@ clean:
 # An environment is made anew when what it is made from has changed.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(call create,$(VENV))
-	$(VENV)/bin/python -m pip install -qq -c constraints.txt -e '.[cu13,test]'
+	$(VENV)/bin/python -m $(INSTALL) -c constraints.txt -e '.[cu13,test]'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(VENV)/bin/python -m pip install -qq -c constraints.txt -e '.[dev]'
+	$(VENV)/bin/python -m $(INSTALL) -c constraints.txt -e '.[dev]'
 	@touch $@
 
 $(VENV)-bench/installed: pyproject.toml
 	$(call create,$(VENV)-bench)
-	$(VENV)-bench/bin/python -m pip install -qq -e '.[cu13,bench]'
+	$(VENV)-bench/bin/python -m $(INSTALL) -e '.[cu13,bench]'
 	@touch $@
 
 define create
