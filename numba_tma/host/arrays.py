@@ -345,8 +345,9 @@ class Array:
         """
         return self.as_numba() if simulated() else self
 
-    def as_bytes(self) -> DeviceArray:
-        """Return the memory from the first element to the last, gaps too, as kernels take it.
+    @property
+    def span(self) -> int:
+        """Bytes from the first element to the last, gaps too; 0 of an empty array.
 
         Raises
         ------
@@ -358,7 +359,17 @@ class Array:
                 f"has strides {self.strides} B, and kernels walk forward: pass a contiguous copy"
             )
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides)) + self.itemsize
-        return self.view((last if self.size else 0,), dtype=_U8).as_argument()
+        return last if self.size else 0
+
+    def as_bytes(self) -> DeviceArray:
+        """Return the memory from the first element to the last, gaps too, as kernels take it.
+
+        Raises
+        ------
+        ValueError
+            If an axis is reversed.
+        """
+        return self.view((self.span,), dtype=_U8).as_argument()
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
         """Return the view as a NumPy array over the same memory, in the simulator."""

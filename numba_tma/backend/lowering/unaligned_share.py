@@ -26,6 +26,7 @@ from numba_tma.backend.compiler import (
 )
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.operands import BELOW
+from numba_tma.backend.lowering.units import shifted_words
 from numba_tma.device.share import Share
 from numba_tma.ptx import TABLE
 
@@ -137,26 +138,8 @@ def load_anywhere(
             units += unpack(
                 builder, emit(instruction, context, builder, given | row.offset(k, n))
             )
-        words += _shifted(builder, units, shift)
+        words += shifted_words(builder, units, shift)
     return pack(builder, _with_edges(context, builder, row, base, words))
-
-
-def _shifted(builder: Builder, words: list[Any], shift: Value) -> list[Any]:
-    """Return the four words that begin `shift` bytes after the first; it is even, and below 16."""
-    for bit in (8, 4):
-        is_set = builder.icmp_unsigned(
-            "!=", builder.and_(shift, ir.Constant(I32, bit)), ir.Constant(I32, 0)
-        )
-        pairs = zip(words, words[bit // 4 :])
-        words = [builder.select(is_set, later, word) for word, later in pairs]
-    bits = builder.shl(builder.and_(shift, ir.Constant(I32, 2)), ir.Constant(I32, 3))
-    wide = [builder.zext(word, I64) for word in words]
-    amount = builder.zext(bits, I64)
-    joined = [
-        builder.or_(low, builder.shl(high, ir.Constant(I64, 32)))
-        for low, high in zip(wide[:4], wide[1:])
-    ]
-    return [builder.trunc(builder.lshr(both, amount), I32) for both in joined]
 
 
 def _with_edges(
