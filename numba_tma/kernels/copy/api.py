@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.arrays import Array, check_same
 from numba_tma.host.cached_kernel import shipped
+from numba_tma.host.rows import Divisor, PlacedRows, form_of, part_of, pieces, units_of
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.host.values import checked, instance, optional
 from numba_tma.kernels._host.device import sm_count
 from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels._host.limits import BY_THREADS
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, tile_for
 from numba_tma.kernels._host.workspace import queue_counter
@@ -19,9 +23,9 @@ Plan = CopyPlan  #: its name before 0.1.0
 _PAGE = "numba_tma.kernels.copy.kernel"
 copy_chunks_kernel = shipped(_PAGE, "copy_chunks_kernel")
 copy_tiles_kernel = shipped(_PAGE, "copy_tiles_kernel")
-copy_vectors_kernel = shipped(_PAGE, "copy_vectors_kernel")
+copy_units_kernel = shipped(_PAGE, "copy_units_kernel")
 
-VECTOR_THREADS = 128
+UNIT_THREADS = 256
 TILE_BYTES, STAGES, BLOCKS_PER_SM = 8192, 2, 4
 
 
@@ -34,9 +38,10 @@ def copy(
 ) -> DeviceArray:
     """Copy `source` to `out` on the GPU.
 
-    Contiguous arrays are copied as bytes, arrays with gaps between rows tile by tile. Arrays that
-    TMA cannot address (it moves memory that starts and ends at multiples of 16 B) are copied by
-    threads, in vectors as wide as both arrays are aligned.
+    Large contiguous arrays are copied as bytes, large arrays with gaps between rows tile by tile.
+    Small arrays, and those that TMA cannot address (it moves memory that starts and ends at
+    multiples of 16 B), are copied by threads, which shift the 16-byte units of `source` into those
+    of `out`.
 
     Parameters
     ----------
@@ -47,7 +52,7 @@ def copy(
     stream
         A numba, torch or CuPy stream; the default stream if None.
     plan
-        How contiguous arrays are cut up; ``CopyPlan()`` if None.
+        How contiguous arrays are cut up; ``CopyPlan()`` for large arrays if None.
 
     Returns
     -------
@@ -80,28 +85,40 @@ def _copy(
     checked("copy", "plan", plan, optional(instance(CopyPlan)))
     if x.nbytes == 0:
         return []
+    by_tma = plan.store != "vector" if plan else 2 * x.nbytes >= BY_THREADS
     plan = CopyPlan() if plan is None else plan
     if x.is_contiguous and y.is_contiguous:
-        if x.address % 16 == y.address % 16 == 0 and plan.store != "vector":
+        if by_tma and x.address % 16 == y.address % 16 == 0:
             blocks = -(-x.nbytes // plan.chunk_bytes)
             kernel = copy_chunks_kernel(plan)
             launch(kernel, blocks, plan.threads, stream, x.as_bytes(), y.as_bytes())
         else:
-            _copy_vectors(x.view((1, x.size)), y.view((1, y.size)), stream)
-    elif x.is_storable and y.is_storable:
+            _copy_units(x.view((1, x.size)), y.view((1, y.size)), stream)
+    elif by_tma and x.is_storable and y.is_storable:
         return _copy_tiles(x, y, stream)
     else:
-        _copy_vectors(x, y, stream)
+        _copy_units(x, y, stream)
     return []
 
 
-def _copy_vectors(x: Array, y: Array, stream: StreamLike) -> None:
-    """Copy rows by threads."""
-    rows, row_bytes = x.shape[0], x.shape[1] * x.itemsize
-    nbytes = min(x.alignment, y.alignment)
-    blocks = -(-rows * -(-row_bytes // nbytes) // VECTOR_THREADS)
-    kernel, sizes = copy_vectors_kernel(nbytes), (x.strides[0], y.strides[0], rows, row_bytes)
-    launch(kernel, blocks, VECTOR_THREADS, stream, x.as_bytes(), y.as_bytes(), *sizes)
+def _copy_units(x: Array, y: Array, stream: StreamLike) -> None:
+    """Copy rows that begin anywhere, by threads."""
+    row_bytes = x.shape[1] * x.itemsize
+    size = math.gcd(4, x.alignment, y.alignment, row_bytes)
+    for first, rows in pieces(y):
+        source, out = part_of(x, first, rows), part_of(y, first, rows)
+        units = units_of(out)
+        launch(
+            copy_units_kernel(size, UNIT_THREADS, rows == 1, form_of([source], out)),
+            -(-rows * units // UNIT_THREADS),
+            UNIT_THREADS,
+            stream,
+            PlacedRows.of(source),
+            PlacedRows.of(out),
+            rows,
+            row_bytes,
+            Divisor.of(units),
+        )
 
 
 def _copy_tiles(x: Array, y: Array, stream: StreamLike) -> list[DeviceArray]:

@@ -17,7 +17,8 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma.device.vectors import load_vector, store_vector
+from numba_tma.device.units import STEPS, place_in_row, place_in_rows
+from numba_tma.device.vectors import store_vector
 from numba_tma.host.annotations import Kernel
 from numba_tma.kernels._host.limits import STREAMED
 from numba_tma.kernels.copy.plan import CopyPlan
@@ -64,25 +65,18 @@ def copy_chunks_kernel(plan: CopyPlan) -> Kernel:
 
 
 @functools.cache
-def copy_vectors_kernel(nbytes: int) -> Kernel:
-    """Return the kernel in which each thread copies `nbytes` of a row, without TMA."""
-    item = min(nbytes, 4)
-    VECTOR = tma.Tile(nbytes // item, f"u{8 * item}")
+def copy_units_kernel(itemsize: int, threads: int, flat: bool, form: str) -> Kernel:
+    """Return the kernel in which each thread copies a unit of 16 B of rows that begin anywhere."""
+    SINGLE, place_of = tma.Tile(1, f"u{8 * itemsize}"), place_in_row if flat else place_in_rows
+    load, words, store = STEPS[form]
 
     @cuda.jit
-    def copy_vectors(source, destination, source_pitch, pitch, rows, row_bytes):  # type: ignore[no-untyped-def]
-        of_a_row = (row_bytes + nbytes - 1) // nbytes
-        vector, row = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x, 0
-        if rows > 1:
-            row, vector = vector // of_a_row, vector % of_a_row
-        here, there, at = row * source_pitch, row * pitch, vector * nbytes
-        if row < rows and at + nbytes <= row_bytes:
-            store_vector(destination, there + at, load_vector(source, here + at, VECTOR), VECTOR)
-        elif row < rows:
-            for last in range(at, row_bytes):
-                destination[there + last] = source[here + last]
+    def copy_units(source, destination, rows, nbytes, units):  # type: ignore[no-untyped-def]
+        number = cuda.blockIdx.x * threads + cuda.threadIdx.x
+        place = place_of(number, destination, rows, nbytes, units)
+        store(SINGLE, destination, place, words(load(SINGLE, source, place)))
 
-    return copy_vectors
+    return copy_units
 
 
 @functools.cache
