@@ -16,26 +16,28 @@ from numba_tma.host.array_interface import class_name
 from numba_tma.host.arrays import Array
 from numba_tma.host.cached_kernel import Named, shipped
 from numba_tma.host.layout import MAX_BOX
+from numba_tma.host.rows import Divisor, PlacedRows, form_of, part_of, pieces, units_of
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.host.values import NUMBER, REAL, Rule, checked, instance, is_real, optional
 from numba_tma.kernels._host.device import sm_count
 from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels._host.limits import BY_THREADS
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty, empty_like, tile_for
 from numba_tma.kernels._host.workspace import queue_counter
 from numba_tma.kernels.pointwise.operands import Operands, result_of
-from numba_tma.kernels.pointwise.plan import FULL, PointwisePlan, plan_for
+from numba_tma.kernels.pointwise.plan import FULL, ROW, UNIT_THREADS, PointwisePlan, plan_for
 
 _PAGE = "numba_tma.kernels.pointwise.kernel"
 ring_kernel = shipped(_PAGE, "ring_kernel")
 chunk_kernel = shipped(_PAGE, "chunk_kernel")
-vector_kernel = shipped(_PAGE, "vector_kernel")
+unit_kernel = shipped(_PAGE, "unit_kernel")
 
 Plan = PointwisePlan  #: its name before 0.1.0
 
 MOST_INPUTS = 4
 PLAN = optional(instance(PointwisePlan))
-VECTOR_THREADS = 128
+NARROWEST = 32  #: columns of the ring's tiles over contiguous arrays
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class PointwiseCall:
     target: Array  #: the output, as rows
     numbers: tuple[np.float32, ...]
     stream: StreamLike
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are read and written, broadcast inputs aside."""
+        return (1 + self.operands.kinds.count(FULL)) * self.target.nbytes
 
     def part(self, shape: tuple[int, int], first: int = 0) -> PointwiseCall:
         """Return the work on contiguous arrays from element `first` on, as a matrix."""
@@ -170,27 +177,38 @@ class Pointwise:
             return []
         call = PointwiseCall(operands, target, tuple(map(np.float32, numbers)), stream)
         if operands.are_flat(target):
-            return self._flat(call, plan or self.plan or plan_for(len(arrays)))
-        if operands.are_addressable(target):
+            return self._flat(call, plan or self._flat_plan(call))
+        by_tma = plan.kernel != "vector" if plan else call.nbytes >= BY_THREADS
+        if by_tma and operands.are_addressable(target):
             return self._ring(call, plan if plan and plan.kernel == "ring" else plan_for(2))
-        self._vector(call, flat=False)
+        self._units(call)
         return []
+
+    def _flat_plan(self, call: PointwiseCall) -> PointwisePlan:
+        """Return the plan for contiguous arrays of one shape."""
+        inputs = len(call.operands.arrays)
+        if call.nbytes < BY_THREADS:
+            return PointwisePlan("vector")
+        if inputs > 1 and call.target.size % NARROWEST:
+            return PointwisePlan("chunk", 128, 2048)  # the ring would leave elements for a launch
+        return self.plan or plan_for(inputs)
 
     def _flat(self, call: PointwiseCall, plan: PointwisePlan) -> list[DeviceArray]:
         """Compute contiguous arrays of one shape; return the workspace."""
         workspace: list[DeviceArray] = []
         arrays, size = (*call.operands.arrays, call.target), call.target.size
         if plan.kernel == "vector" or any(array.address % 16 for array in arrays):
-            self._vector(call.part((1, size)), flat=True)
+            self._units(call.part((1, size)))
         elif plan.kernel == "chunk":
             self._chunk(call, plan)
         else:
-            width = next((w for w in (256, 128, 64, 32) if size % w == 0), MAX_BOX)
+            widths = (256, 128, 64, NARROWEST)
+            width = next((w for w in widths if size % w == 0), MAX_BOX)
             rows = size // width
             if rows:
                 workspace = self._ring(call.part((rows, width)), plan)
             if left := size - rows * width:
-                self._vector(call.part((1, left), rows * width), flat=True)
+                self._units(call.part((1, left), rows * width))
         return workspace
 
     def _ring(self, call: PointwiseCall, plan: PointwisePlan) -> list[DeviceArray]:
@@ -231,23 +249,26 @@ class Pointwise:
             target.nbytes,
         )
 
-    def _vector(self, call: PointwiseCall, *, flat: bool) -> None:
-        """Launch `vector_kernel`."""
-        operands, target = call.operands, call.target
-        (rows, columns), nbytes = target.shape, operands.vector_bytes(target)
-        row_vectors = -(-columns * target.itemsize // nbytes)
-        launch(
-            vector_kernel(self.fn, operands.kinds, len(call.numbers), target.dtype, nbytes, flat),
-            -(-rows * row_vectors // VECTOR_THREADS),
-            VECTOR_THREADS,
-            call.stream,
-            *[array.as_bytes() for array in (*operands.arrays, target)],
-            *call.numbers,
-            *operands.pitches,
-            target.strides[0],
-            rows,
-            columns,
-        )
+    def _units(self, call: PointwiseCall) -> None:
+        """Launch `unit_kernel`."""
+        operands, numbers = call.operands, call.numbers
+        for first, rows in pieces(call.target):
+            inputs = [part_of(array, first, rows) for array in operands.arrays]
+            out = part_of(call.target, first, rows)
+            units, kinds = units_of(out), operands.kinds
+            form = form_of([x for x, kind in zip(inputs, kinds) if kind in (FULL, ROW)], out)
+            launch(
+                unit_kernel(self.fn, kinds, len(numbers), out.dtype, rows == 1, form),
+                -(-rows * units // UNIT_THREADS),
+                UNIT_THREADS,
+                call.stream,
+                *map(PlacedRows.of, inputs),
+                PlacedRows.of(out),
+                *numbers,
+                rows,
+                out.shape[1] * out.itemsize,
+                Divisor.of(units),
+            )
 
 
 def pointwise(fn: Callable[..., Any]) -> Pointwise:
@@ -278,12 +299,12 @@ def pointwise(fn: Callable[..., Any]) -> Pointwise:
     dtype
         What the bits of the arrays mean where their own type cannot say it: bf16 held as uint16.
     plan
-        How the work is cut up; that of `plan_for` if None.
+        How the work is cut up; chosen by the arrays' sizes if None.
 
     Notes
     -----
     TMA moves arrays that start at a multiple of 16 B with rows that do. Other arrays are computed
-    by ordinary loads and stores, as wide as the alignment of all arrays allows.
+    by threads, which shift the 16-byte units of the inputs into those of the output.
     """
     return Pointwise(fn)
 

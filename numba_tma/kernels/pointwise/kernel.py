@@ -6,14 +6,15 @@ output, and issues 128 lane instructions meanwhile; 25 per element are the limit
 the data included. DRAM is fastest when the chunks in flight lie close together and are about 64 KB
 per SM.
 
-`plan_for` selects a kernel:
+Three kernels:
 
-- "ring" (`ring_kernel`), for several inputs: tiles stream through a `TilePipeline`, and blocks draw
-  tiles from a queue; swiglu reaches 4,340 GB/s (bf16 2^29; a copy 4,214);
-- "chunk" (`chunk_kernel`), for one input: a block computes one chunk, which a bulk copy brings. It
-  has no `TilePipeline`: other blocks of the SM hide the latency, as in `copy`; gelu reaches
-  4,298 GB/s (bf16 2^29; a copy 4,230);
-- "vector" (`vector_kernel`), for arrays that TMA cannot address: ordinary loads and stores.
+- "ring" (`ring_kernel`), for several large inputs: tiles stream through a `TilePipeline`, and
+  blocks draw tiles from a queue; swiglu reaches 4,340 GB/s (bf16 2^29; a copy 4,214);
+- "chunk" (`chunk_kernel`), for one: a block computes one chunk, which a bulk copy brings. It has no
+  `TilePipeline`: other blocks of the SM hide the latency, as in `copy`; gelu reaches 4,298 GB/s
+  (bf16 2^29; a copy 4,230);
+- "vector" (`unit_kernel`), for small arrays, and for those that TMA cannot address: threads load
+  and store units of 16 B.
 """
 
 from __future__ import annotations
@@ -25,11 +26,19 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import ptx
+from numba_tma.device.units import (
+    STEPS,
+    lanes_of,
+    load_element,
+    place_in_row,
+    place_in_rows,
+    words_of,
+)
 from numba_tma.device.vectors import load_vector, map_lanes, store_vector
 from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.kernels._host.limits import STREAMED
 from numba_tma.kernels.pointwise.inputs import as_device, device, entry, together
-from numba_tma.kernels.pointwise.plan import FULL, ONE, ONE_PER_ROW, ROW, PointwisePlan
+from numba_tma.kernels.pointwise.plan import FULL, ONE_PER_ROW, ROW, UNIT_THREADS, PointwisePlan
 
 
 @functools.cache
@@ -188,54 +197,56 @@ def chunk_kernel(
 
 
 @functools.cache
-def vector_kernel(
+def unit_kernel(
     fn: DeviceFunction,
     kinds: tuple[str, ...],
     numbers: int,
     dtype: tma.DType,
-    nbytes: int,
     flat: bool,
+    form: str,
 ) -> Kernel:
-    """Return the kernel in which each thread computes a vector of `nbytes`, without TMA."""
-    fn = as_device(fn)
-    ITEM = dtype.itemsize
-    lanes = nbytes // ITEM
-    VECTOR, SINGLE = tma.Tile(lanes, dtype), tma.Tile(1, dtype)
+    """Return the kernel in which each thread computes a unit of 16 B of rows that begin anywhere.
 
-    def read(k: int, kind: str, width: tma.Tile) -> DeviceFunction:
-        step, taken = (0, SINGLE) if kind in (ONE_PER_ROW, ONE) else (ITEM, width)
+    `flat` is for an output of one row; `form` is that of the arrays.
+    """
+    fn, place_of = as_device(fn), place_in_row if flat else place_in_rows
+    ITEM, threads = dtype.itemsize, UNIT_THREADS
+    UNIT, SINGLE = tma.Tile(16 // ITEM, dtype), tma.Tile(1, dtype)
+    load_rows, words, store = STEPS[form]
+
+    def load(k: int, kind: str) -> DeviceFunction:
+        take = load_rows if kind in (FULL, ROW) else load_element
 
         @device
-        def read_it(inputs, pitches, row, column):  # type: ignore[no-untyped-def]
-            return load_vector(inputs[k], row * pitches[k] + column * step, taken)
+        def load_it(inputs, nothing, place, extra):  # type: ignore[no-untyped-def]
+            return take(SINGLE, inputs[k], place)
+
+        return load_it
+
+    def read(k: int, kind: str) -> DeviceFunction:
+        if kind in (FULL, ROW):
+
+            @device
+            def read_it(inputs, loaded, at, extra):  # type: ignore[no-untyped-def]
+                return lanes_of(words(loaded[k]), UNIT)
+        else:
+
+            @device
+            def read_it(inputs, loaded, at, extra):  # type: ignore[no-untyped-def]
+                return loaded[k]
 
         return read_it
 
-    read_all, read_ones = (
-        together([read(k, kind, width) for k, kind in enumerate(kinds)])
-        for width in (VECTOR, SINGLE)
+    load_all, read_all = (
+        together([f(k, kind) for k, kind in enumerate(kinds)]) for f in (load, read)
     )
 
     @device
-    def vector_of_a_thread(inputs, out, numbers, pitches, pitch, rows, columns):  # type: ignore[no-untyped-def]
-        vector, row = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x, 0
-        if not flat:
-            of_a_row = (columns + lanes - 1) // lanes
-            row, vector = vector // of_a_row, vector % of_a_row
-        column = vector * lanes
-        if row < rows:
-            if column + lanes <= columns:
-                result = map_lanes(fn, read_all(inputs, pitches, row, column), numbers)
-                store_vector(out, row * pitch + column * ITEM, result, VECTOR)
-            else:
-                for last in range(column, columns):
-                    result = map_lanes(fn, read_ones(inputs, pitches, row, last), numbers)
-                    store_vector(out, row * pitch + last * ITEM, result, SINGLE)
+    def unit_of_a_thread(inputs, out, numbers, rows, nbytes, units):  # type: ignore[no-untyped-def]
+        number = cuda.blockIdx.x * threads + cuda.threadIdx.x
+        place = place_of(number, out, rows, nbytes, units)
+        loaded = load_all(inputs, (), place, 0)  # all before any is used
+        result = map_lanes(fn, read_all(inputs, loaded, 0, 0), numbers)
+        store(SINGLE, out, place, words_of(result, UNIT))
 
-    return entry(
-        vector_of_a_thread,
-        "pointwise_vector",
-        inputs=len(kinds),
-        numbers=numbers,
-        pitches=len(kinds),
-    )
+    return entry(unit_of_a_thread, "pointwise_units", inputs=len(kinds), numbers=numbers)

@@ -67,11 +67,6 @@ class Operands:
         """The first input of the result's shape, if there is one."""
         return self.kinds.index(FULL) if FULL in self.kinds else None
 
-    @property
-    def pitches(self) -> list[int]:
-        """Bytes from the part of each input for one row to the part for the next."""
-        return [0 if array.shape[0] == 1 else array.strides[0] for array in self.arrays]
-
     def are_flat(self, target: Array) -> bool:
         """Return whether all arrays are contiguous and of one shape, so that rows do not matter."""
         return set(self.kinds) == {FULL} and all(a.is_contiguous for a in (*self.arrays, target))
@@ -81,11 +76,6 @@ class Operands:
         return (
             FULL in self.kinds and target.is_storable and all(map(_fits, self.arrays, self.kinds))
         )
-
-    def vector_bytes(self, target: Array) -> int:
-        """Return the largest vector, 16 B at most, to which all arrays are aligned."""
-        repeated = [a for a, kind in zip(self.arrays, self.kinds) if kind in (FULL, ROW)]
-        return max(min(array.alignment for array in (*repeated, target)), target.itemsize)
 
     def view(self, shape: tuple[int, int], offset: int = 0) -> Operands:
         """Return the memory of contiguous inputs as matrices that start `offset` bytes on."""

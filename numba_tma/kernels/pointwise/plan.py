@@ -14,6 +14,8 @@ FULL, ROW, ONE_PER_ROW, ONE = (
     "one",
 )  #: kinds of inputs; see `Operands`
 
+UNIT_THREADS = 256  #: threads of a block of "vector"
+
 
 @dataclass(frozen=True)
 class PointwisePlan:
@@ -45,7 +47,7 @@ class PointwisePlan:
 
 
 def plan_for(inputs: int) -> PointwisePlan:
-    """Return the plan for `inputs` contiguous arrays that TMA can address."""
+    """Return the plan for `inputs` large contiguous arrays that TMA can address."""
     if inputs == 1:
         return PointwisePlan("chunk", 128, 4096)
     return PointwisePlan("ring", 128, 8192, 3, 2, "tma")
