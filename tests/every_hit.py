@@ -81,8 +81,10 @@ def _calls(capability: tuple[int, int]) -> dict[str, Callable[[], object]]:
     """Return the calls by function, and what is special; those that a GPU of the capability has."""
     from numba_tma.kernels.attention import attention, attention_backward, attention_varlen
     from numba_tma.kernels.copy import copy, grouped_copy
+    from numba_tma.kernels.copy.plan import CopyPlan
     from numba_tma.kernels.matmul import block_scaled_matmul, grouped_matmul, matmul
     from numba_tma.kernels.pointwise import add, gelu, pointwise, scale_add, swiglu
+    from numba_tma.kernels.pointwise.plan import plan_for
     from numba_tma.kernels.rows import (
         column_sum,
         layernorm,
@@ -104,12 +106,17 @@ def _calls(capability: tuple[int, int]) -> dict[str, Callable[[], object]]:
         "add, a vector": lambda: add(X, ROW, out=OUT),
         "add, on a stream": lambda: add(X, Y, out=OUT, stream=17),
         "add, shifted": lambda: add(SHIFTED, ODD, out=SHIFTED_OUT),
+        "add, tiles": lambda: add(X, Y, out=OUT, plan=plan_for(2)),
+        "add, tiles of rows with gaps": lambda: add(GAPS, Y, out=GAPS_OUT, plan=plan_for(2)),
         "scale_add": lambda: scale_add(X, Y, 2.0, 0.5, out=OUT),
         "gelu": lambda: gelu(X, out=OUT),
+        "gelu, chunks": lambda: gelu(X, out=OUT, plan=plan_for(1)),
         "swiglu": lambda: swiglu(X, Y, out=OUT),
         "pointwise": lambda: pointwise(lambda x, y: x * y + x)(X, Y, out=OUT),
         "copy": lambda: copy(X, OUT),
         "copy, rows with gaps": lambda: copy(GAPS, GAPS_OUT),
+        "copy, chunks": lambda: copy(X, OUT, plan=CopyPlan()),
+        "copy, tiles": lambda: copy(GAPS, GAPS_OUT, plan=CopyPlan()),
         "copy, shifted": lambda: copy(SHIFTED, ODD_OUT),
         "grouped_copy": lambda: grouped_copy([X, GAPS], [OUT, GAPS_OUT]),
         "transpose": lambda: transpose(X, out=Array(4, (4096, 512))),

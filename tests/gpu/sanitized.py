@@ -11,9 +11,10 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma.kernels.copy.api import copy
+from numba_tma.kernels.copy.plan import CopyPlan
 from numba_tma.kernels.matmul import Config, SwappedConfig, matmul
 from numba_tma.kernels.matmul.block_scaled import ScaledConfig
-from numba_tma.kernels.pointwise.api import scale_add
+from numba_tma.kernels.pointwise.api import plan_for, scale_add
 from numba_tma.kernels.rows.rmsnorm import rmsnorm
 from tests.gpu.kernels import test_attention as test_attention_gpu
 from tests.gpu.kernels import test_attention_backward as test_attention_backward_gpu
@@ -37,14 +38,19 @@ def shipped():
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, 100_003, np.uint8)
     y = cuda.to_device(np.zeros_like(x))
-    copy(cuda.to_device(x), y)
+    copy(cuda.to_device(x), y, plan=CopyPlan())
     assert (y.copy_to_host() == x).all()
+    for source, target in ((slice(0, -1), slice(1, None)), (slice(1, None), slice(0, -1))):
+        y = cuda.to_device(np.zeros_like(x))  # the units of neither end are whole
+        copy(cuda.to_device(x)[source], y[target])
+        assert (y.copy_to_host()[target] == x[source]).all()
     a, b = (rng.standard_normal((33, 520)).astype(np.float32) for _ in range(2))
-    out = cuda.to_device(np.zeros_like(a))
-    copy(cuda.to_device(a)[:, :200], out[:, :200])
-    assert (out.copy_to_host()[:, :200] == a[:, :200]).all()
-    result = scale_add(cuda.to_device(a), cuda.to_device(b), 2.0, 3.0).copy_to_host()
-    assert np.allclose(result, 2 * a + 3 * b)
+    for tiles, ring in ((None, None), (CopyPlan(), plan_for(2))):
+        out = cuda.to_device(np.zeros_like(a))
+        copy(cuda.to_device(a)[:, :200], out[:, :200], plan=tiles)
+        assert (out.copy_to_host()[:, :200] == a[:, :200]).all()
+        result = scale_add(cuda.to_device(a), cuda.to_device(b), 2.0, 3.0, plan=ring)
+        assert np.allclose(result.copy_to_host(), 2 * a + 3 * b)
     for columns in (64, 1024, 4096, 8192):
         x = rng.standard_normal((301, columns)).astype(np.float32)
         w = rng.standard_normal(columns).astype(np.float32)

@@ -11,6 +11,7 @@ from numba_tma import Swizzle, Tile
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.device.share import Share
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.rows import Divisor, PlacedRows
 from numba_tma.kernels.attention import split_kv as _attention_splits
 from numba_tma.kernels.copy import api as copy
 from numba_tma.kernels.matmul.arguments import Epilogue
@@ -55,6 +56,8 @@ ROWS = (
     typeof(RowSizes(0, 0, 0)),
     F32,
 )
+#: What kernels over units of rows take: an input, the output, its rows, their bytes and units.
+UNIT_ROWS = (*(typeof(PlacedRows(0, 0, 0)),) * 2, INT, INT, typeof(Divisor(0, 0, 0)))
 UNALIGNED_PLAN = plan_for("layernorm", 50257, 2, UNALIGNED)
 PLAIN, WEIGHT, AFFINE = RowOptions(), RowOptions(weight=True), RowOptions(weight=True, bias=True)
 EVERYTHING = RowOptions(True, True, True, True, (True, True))
@@ -120,14 +123,14 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (typeof(BackwardArrays(MEMORY, MEMORY, 0, 0, 0, MEMORY, 0, 0)), ROWS[1]),
     ),
     "column_sum": (partial_sums_kernel(Share(BF16, 16, 1, 128, False), 128), (INT,) * 8),
-    "copy_vectors": (copy.copy_vectors_kernel(16), (BYTES, BYTES, *(INT,) * 4)),
+    "copy_units": (copy.copy_units_kernel(2, 256, False, "any"), UNIT_ROWS),
     "gelu": (
         pointwise.chunk_kernel(GELU["bf16"].fn, 1, 0, BF16, pointwise_plan(1)),
         (BYTES, BYTES, INT),
     ),
-    "gelu_vectors": (
-        pointwise.vector_kernel(GELU["bf16"].fn, ("full",), 0, BF16, 2, False),
-        (BYTES, BYTES, *(INT,) * 4),
+    "gelu_units": (
+        pointwise.unit_kernel(GELU["bf16"].fn, ("full",), 0, BF16, False, "alike"),
+        UNIT_ROWS,
     ),
     "scale_add": (
         pointwise.ring_kernel(pointwise.SCALE_ADD.fn, ("full",) * 2, 2, BF16_TILE, RING),

@@ -118,7 +118,7 @@ def test_what_tma_cannot_read_is_moved_first(scaled):
     a, b, rows, blocks, out = operands(131, 512, 300)
     block_scaled_matmul(a, b, rows, blocks, out)
     names = [getattr(kernel, "__name__", "") for kernel, *_ in scaled.launches[:-1]]
-    assert names == ["copy_vectors"] * 3
+    assert names == ["copy_units"] * 3
     scaled.launches.clear()
     a, b, _, _, out = operands(256, 512, 384)
     row_major = Array(6, (256, 3), "f4"), Array(7, (3, 4), "f4")

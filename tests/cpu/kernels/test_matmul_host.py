@@ -179,13 +179,13 @@ def test_a_pair_whose_halves_of_b_are_narrow_transposes_8_bits(gpu, monkeypatch)
 def test_what_tma_cannot_address_is_copied_first(gpu):
     a, b = pair(256, 512, 100)  # rows of 200 B
     done = launched(gpu, a, b, Array(3, (256, 512)))
-    assert done.before == ["copy_vectors"] * 2
+    assert done.before == ["copy_units"] * 2
     view, _, _ = done.a
     assert view.shape == (1, 256, 100) and view.strides[1] == 208  # zeros come from behind 100
     assert [m.shape for m in gpu.memory] == [(1, 256, 104), (1, 512, 104)]
     b, out = Array(2, (100, 512)), Array(3, (256, 512))
     for a in (Array(1, (256, 100), start=2), Array(1, (256, 100), strides=(202, 2))):
-        assert launched(gpu, a, b, out).before == ["copy_vectors"]
+        assert launched(gpu, a, b, out).before == ["copy_units"]
     assert launched(gpu, Array(1, (256, 100), strides=(208, 2)), b, out).before == []
 
 
@@ -623,7 +623,7 @@ def test_tuning_launches_every_configuration_once_and_then_the_best(gpu, folder,
 
     def time_on_gpu(launches, stream):
         copies = [kernel.py_func.__name__ for kernel, *_ in gpu.launches[-3:-1]]
-        assert copies == ["copy_vectors"] * 2 and len(launches) >= 3
+        assert copies == ["copy_units"] * 2 and len(launches) >= 3
         return (
             gpu.launches[-1][0].config != best if isinstance(gpu.launches[-1][0], MatmulPlan) else 2
         )

@@ -16,8 +16,9 @@ from numba_tma.kernels._host import launch as _launch
 from numba_tma.kernels._host import memo
 from numba_tma.kernels._host import workspace as _workspace
 from numba_tma.kernels.copy import copy
+from numba_tma.kernels.copy.plan import CopyPlan
 from numba_tma.kernels.pointwise.activations import gelu, swiglu
-from numba_tma.kernels.pointwise.api import Pointwise, add, pointwise, scale_add
+from numba_tma.kernels.pointwise.api import Pointwise, add, plan_for, pointwise, scale_add
 from numba_tma.kernels.rows import backward as _backward
 from numba_tma.kernels.rows import columns as _columns
 from numba_tma.kernels.rows.backward import layernorm_backward, rmsnorm_backward
@@ -30,6 +31,7 @@ from tests.cpu.host.test_launcher import device_array
 from tests.recording_driver import RecordingDriver
 
 SHAPE = (48, 72)
+RING, TILES = plan_for(2), CopyPlan()  # by TMA, which arrays of this size do not take by themselves
 
 
 @pytest.fixture
@@ -99,6 +101,8 @@ BACKWARD = {"rstd": rows(5), "dx": array(3), "dweight": vector(4)}
 CALLS = {
     "copy": lambda to: copy(array(0), to),
     "copy of rows": lambda to: copy(padded(0), to),
+    "copy of chunks": lambda to: copy(array(0), to, plan=TILES),
+    "copy of tiles": lambda to: copy(padded(0), to, plan=TILES),
     "transpose": lambda to: transpose(array(0, SHAPE[::-1]), out=to),
     "rmsnorm": lambda to: rmsnorm(array(0), vector(1), out=to),
     "layernorm": lambda to: layernorm(array(0), vector(1), vector(2), mean=rows(3), out=to),
@@ -111,6 +115,8 @@ CALLS = {
         array(0), array(1), None, mean=rows(6), dbias=vector(7), **BACKWARD | {"dx": to}
     ),
     "add": lambda to: add(array(0), array(1), out=to),
+    "add by TMA": lambda to: add(array(0), array(1), out=to, plan=RING),
+    "add of rows by TMA": lambda to: add(padded(0), array(1), out=to, plan=RING),
     "add of rows": lambda to: add(padded(0), array(1), out=to),
     "add of a vector": lambda to: add(array(0), vector(1), out=to),
     "scale_add": lambda to: scale_add(array(0), array(1), 2.0, 0.5, out=to),
@@ -247,14 +253,14 @@ def counters_of(launches):
 def test_partial_results_after_a_launch_that_failed(gpu):
     """A kernel that fails leaves its counter anywhere: no launch may draw from it again."""
     x, y, out = array(80), array(81), array(82)
-    add(x, y, out=out)
+    add(x, y, out=out, plan=RING)
     gpu.failing = True
     for _ in range(2):  # a repeated launch, and the first of a call
         with pytest.raises(tma.PipelineTimeout):
-            add(x, y, out=out)
+            add(x, y, out=out, plan=RING)
     gpu.failing = False
-    add(x, y, out=out)
-    add(x, y, out=out)
+    add(x, y, out=out, plan=RING)
+    add(x, y, out=out, plan=RING)
     first, failed, second, new, again = counters_of(gpu.launches)
     assert first == failed and new == again
     assert len({failed, second, new}) == 3
@@ -277,7 +283,7 @@ def test_partial_results_of_a_call_within_another(gpu):
 
     @memo.launched_again
     def outer(arrays, stream, numbers):
-        copy(*arrays)
+        copy(*arrays, plan=TILES)
 
     arrays = padded(83), padded(84)
     outer(arrays, None, ())
@@ -285,7 +291,7 @@ def test_partial_results_of_a_call_within_another(gpu):
     with pytest.raises(tma.PipelineTimeout):
         outer(arrays, None, ())
     gpu.failing = False
-    copy(*arrays)
+    copy(*arrays, plan=TILES)
     first, failed, new = counters_of(gpu.launches)
     assert first == failed != new
 
@@ -294,10 +300,10 @@ def test_partial_results_of_calls_that_run_at_a_time(gpu):
     """Graphs that were captured on one stream may run at a time: each call has its own counter."""
     x, y = array(85), array(86)
     for out in (array(87), array(88)):
-        add(x, y, out=out, stream=3)
-        add(x, y, out=out, stream=3)
-        scale_add(x, y, 2.0, 3.0, out=out, stream=3)
-    copy(padded(85), padded(86), stream=3)
+        add(x, y, out=out, stream=3, plan=RING)
+        add(x, y, out=out, stream=3, plan=RING)
+        scale_add(x, y, 2.0, 3.0, out=out, stream=3, plan=RING)
+    copy(padded(85), padded(86), stream=3, plan=TILES)
     counters = counters_of(gpu.launches)
     assert counters[0::3] != counters[1::3] and len(set(counters)) == 5
 
@@ -305,13 +311,13 @@ def test_partial_results_of_calls_that_run_at_a_time(gpu):
 def test_a_call_keeps_the_counters_of_calls_within_it(gpu, monkeypatch):
     @memo.launched_again
     def outer(arrays, stream, numbers):
-        copy(*arrays)
+        copy(*arrays, plan=TILES)
 
     monkeypatch.setattr(memo, "_MOST_CALLS", 1)
     outer((padded(89), padded(90)), None, ())
     counter = weakref.ref(gpu.counters.pop())
     del gpu.launches[:]
-    copy(padded(91), padded(92))  # the inner call is forgotten
+    copy(padded(91), padded(92), plan=TILES)  # the inner call is forgotten
     gc.collect()
     assert counter() is not None
     outer((padded(93), padded(94)), None, ())

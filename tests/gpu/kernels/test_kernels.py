@@ -10,7 +10,8 @@ import pytest
 from numba import cuda
 
 from numba_tma.kernels.copy.api import copy
-from numba_tma.kernels.pointwise.api import scale_add
+from numba_tma.kernels.copy.plan import CopyPlan
+from numba_tma.kernels.pointwise.api import plan_for, scale_add
 from numba_tma.kernels.rows.rmsnorm import rmsnorm
 from tests.gpu.worker import on_gpu
 
@@ -75,7 +76,7 @@ def test_copy_of_bytes_with_tails():
     for length in lengths:
         source = rng.integers(0, 256, length, np.uint8)
         memory = cuda.to_device(np.full(length + 128, 0xAA, np.uint8))
-        copy(cuda.to_device(source), memory[64 : 64 + length])
+        copy(cuda.to_device(source), memory[64 : 64 + length], plan=CopyPlan())
         expected = np.pad(source, 64, constant_values=0xAA)
         np.testing.assert_array_equal(memory.copy_to_host(), expected, f"length {length}")
 
@@ -102,11 +103,12 @@ def test_copy_of_matrices_with_padded_rows(dtype):
         (1000, 1008, 1024, 1040),
     ):
         source = rng.integers(0, 100, (rows, source_width)).astype(dtype)
-        out = cuda.to_device(np.full((rows, out_width), 77, dtype))
-        copy(cuda.to_device(source)[:, :columns], out[:, :columns])
         expected = np.full((rows, out_width), 77, dtype)
         expected[:, :columns] = source[:, :columns]
-        np.testing.assert_array_equal(out.copy_to_host(), expected)
+        for plan in (None, CopyPlan()):
+            out = cuda.to_device(np.full((rows, out_width), 77, dtype))
+            copy(cuda.to_device(source)[:, :columns], out[:, :columns], plan=plan)
+            np.testing.assert_array_equal(out.copy_to_host(), expected)
 
 
 @on_gpu
@@ -194,8 +196,10 @@ def test_scale_add(name):
     for shape in ((64,), (3, 256), (37, 520), (5, 7, 96), (1000, 1024)):
         x, y = normal(shape, name, 1), normal(shape, name, 2)
         for alpha, beta in ((2.0, -0.5), (1 / 3, 1e-3), (0.0, 1.0)):
-            out = to_device(np.full_like(x, 7))
-            assert scale_add(to_device(x), to_device(y), alpha, beta, out=out) is out
+            given = to_device(x), to_device(y), alpha, beta
+            out, tiles = (to_device(np.full_like(x, 7)) for _ in range(2))
+            assert scale_add(*given, out=out) is out
+            scale_add(*given, out=tiles, plan=plan_for(2))
             terms = [
                 float(np.float32(factor)) * array.astype(np.float64)
                 for factor, array in ((alpha, x), (beta, y))
@@ -203,7 +207,8 @@ def test_scale_add(name):
             # Two products and a sum, each rounded to float32, or fused.
             slack = 2.1 * EPS32 * (np.abs(terms[0]) + np.abs(terms[1]))
             what = f"scale_add {name} {shape} {alpha} {beta}"
-            assert_close(to_host(out), terms[0] + terms[1], dtype, slack, 0.5, what)
+            for got in map(to_host, (out, tiles)):
+                assert_close(got, terms[0] + terms[1], dtype, slack, 0.5, what)
 
 
 @on_gpu
