@@ -132,6 +132,20 @@ def test_rows_of_whole_units_are_copied_by_units_alone(rows):
     assert {count for _, address, count in accesses if address >= FROM} == {16}
 
 
+@pytest.mark.parametrize("rows", [1, 1 << 20])
+def test_units_far_behind_the_start_of_an_array_are_found(rows):
+    nbytes = (1 << 38) // rows
+    kernel = copy_units_kernel(4, THREADS, rows == 1, "whole")
+    ptx = compile_ptx(kernel, (ROWS, ROWS, INT, INT, DIVISOR), cc=(9, 0, "a"))
+    source, out = (place(0, base, rows, nbytes + 64, nbytes) for base in (1 << 44, 1 << 45))
+    machine = Machine(ptx, *source, *out, rows, nbytes, *Divisor.of(nbytes // 16), block=(4, 1, 1))
+    for number in (1 << 30, (1 << 31) - 1) + ((1 << 33) - 3,) * (rows == 1):
+        machine.run(number % 4, (number // 4, 0, 0))
+        at = number * 16 + number * 16 // nbytes * 64
+        found = [address for name, address, _ in machine.accesses if "global" in name]
+        assert found == [source.address + at, out.address + at]
+
+
 @pytest.mark.parametrize("itemsize", [1, 2, 4])
 def test_a_part_of_a_unit_is_stored_in_as_few_pieces_as_are_aligned(itemsize):
     element, address = Tile(1, f"u{8 * itemsize}"), TO
