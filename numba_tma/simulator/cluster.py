@@ -37,6 +37,17 @@ def mapa(address: int, rank: int) -> int:
     return (int(rank) + 1) << RANK_SHIFT | int(address) & (1 << RANK_SHIFT) - 1
 
 
+def ranks_of(what: str, multicast: int) -> list[int]:
+    """Return the ranks in a mask of the cluster's blocks, of which it names at least one."""
+    mask, blocks = int(multicast), len(current().cta.cluster)
+    if not 0 < mask < 1 << blocks:
+        raise BadOperand(
+            f"{what}: multicast is {mask:#b}; its bits are ranks of the cluster, which has the "
+            f"blocks 0 to {blocks - 1}, and at least one is set"
+        )
+    return [rank for rank in range(blocks) if mask >> rank & 1]
+
+
 def getctarank(address: int) -> int:
     """Return the rank of the block of a cluster's address."""
     return _owner(current(), address).rank

@@ -161,7 +161,6 @@ class Table(dict[int, int]):
     """The result of one effect for each value, by number; BLOCKED where it waits."""
 
     def __init__(self, effect: Effect, interner: Interner) -> None:
-        super().__init__()
         self.effect = effect
         self._interner = interner
 

@@ -17,7 +17,7 @@ from numba_tma.host.reference import (
 )
 from numba_tma.simulator.barriers import TrackedBarrier, check_over_none
 from numba_tma.simulator.block import Cta
-from numba_tma.simulator.cluster import mapa, resolve
+from numba_tma.simulator.cluster import mapa, ranks_of, resolve
 from numba_tma.simulator.copies import Bytes, GroupWait, Load, PendingStore
 from numba_tma.simulator.copy_rules import (
     bulk_view,
@@ -290,16 +290,9 @@ def _arrivals(
     cta_group: int | None = None,
 ) -> list[Arrival]:
     """Return the destination blocks of a load and their barriers, after checking them."""
-    cluster, receivers = thread.cta.cluster, [thread.cta]
+    receivers = [thread.cta]
     if multicast is not None:
-        mask = int(multicast)
-        if not 0 < mask < 1 << len(cluster):
-            raise BadOperand(
-                f"{what}: multicast is {mask:#b}; its bits are ranks of the cluster, which has "
-                f"the blocks 0 to {len(cluster) - 1}, and at least one is set"
-            )
-        ranks = [rank for rank in range(len(cluster)) if mask >> rank & 1]
-        receivers = [resolve(mapa(address, rank))[0] for rank in ranks]
+        receivers = [resolve(mapa(address, r))[0] for r in ranks_of(what, multicast)]
     homes, offset = receivers, mbar
     if cta_group is not None:
         homes, offset = _homes(what, thread, receivers, mbar, cta_group)

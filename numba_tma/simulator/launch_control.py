@@ -34,7 +34,7 @@ def try_cancel(response: int, mbar: int, multicast: str | None) -> None:
             "the first such answer"
         )
     taken = queue.take(asking)
-    words = np.array([*(taken or (0, 0, 0)), 0 if taken is None else _CANCELED], np.uint32)
+    words = np.array([*taken, _CANCELED] if taken else [0] * 4, np.uint32)
     everywhere = None if multicast is None else (1 << len(thread.cta.cluster)) - 1
     for block in [thread.cta] if multicast is None else thread.cta.cluster:
         block.hazards.check_fenced_reads(thread.row, response, ANSWER_BYTES, "request")

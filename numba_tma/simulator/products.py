@@ -16,7 +16,7 @@ from numba_tma.host.mma_rules import Product, RegisterOperand, fragment_coords, 
 from numba_tma.host.warpgroup import ROWS, STEP_BYTES, THREADS
 from numba_tma.simulator.copies import call_site
 from numba_tma.simulator.errors import BadOperand, UnfinishedProduct
-from numba_tma.simulator.memory import END, SharedMemory
+from numba_tma.simulator.memory import SharedMemory
 
 if TYPE_CHECKING:
     from numba_tma.simulator.thread import SimulatedThread
@@ -112,8 +112,7 @@ def _exact(values: Array, dtype: DType) -> Array:
 
 def _read(memory: SharedMemory, operand: SharedOperand, where: Bytes) -> Array:
     dtype = operand.layout.tile.dtype
-    whole = END // dtype.itemsize * dtype.itemsize
-    elements = memory.data[:whole].view(dtype.numpy)[where.addresses // dtype.itemsize]
+    elements = memory.data.view(dtype.numpy)[where.addresses // dtype.itemsize]
     return _exact(elements, dtype)
 
 

@@ -12,7 +12,7 @@ from numba.cuda import types
 from numba.cuda.np import numpy_support
 
 from numba_tma.simulator.barriers import check_over_none
-from numba_tma.simulator.memory import END
+from numba_tma.simulator.memory import BASE, END
 from numba_tma.simulator.thread import SimulatedThread, current
 
 #: What names an element, or elements, of an array.
@@ -76,7 +76,7 @@ def _addresses(thread: SimulatedThread, part: np.ndarray[Any, Any]) -> list[int]
     """Return the shared addresses of the elements of a view; none of a copy."""
     memory = thread.cta.memory
     first = part.__array_interface__["data"][0] - memory.pointer
-    if not 0 <= first < END:
+    if not BASE <= first < END:
         return []
     if part.ndim == 0:
         return [first]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from numba_tma.simulator.async_copies import AsyncWait
 from numba_tma.simulator.block import FULL_MASK
-from numba_tma.simulator.cluster import home_of, mapa
+from numba_tma.simulator.cluster import home_of, mapa, ranks_of
 from numba_tma.simulator.column_accesses import ColumnAccesses
 from numba_tma.simulator.copies import call_site
 from numba_tma.simulator.errors import (
@@ -248,11 +248,11 @@ def tcgen05_commit(addr: int, cta_group: int, multicast: int | None) -> None:
     thread = current()
     memory = thread.cta.tensor_memory
     memory.check_group("tcgen05_commit", cta_group)
-    ranks = [rank for rank in range(16) if multicast is not None and int(multicast) >> rank & 1]
-    if multicast is not None and not ranks:
-        raise BadOperand("tcgen05_commit: multicast is 0; it must name one block of the cluster")
     owner, offset = home_of(int(addr))
-    places = [(owner, offset)] if multicast is None else [home_of(mapa(offset, r)) for r in ranks]
+    places = [(owner, offset)]
+    if multicast is not None:
+        ranks = ranks_of("tcgen05_commit", multicast)
+        places = [home_of(mapa(offset, rank)) for rank in ranks]
     barriers = [cta.barrier_at(thread, place) for cta, place in places]
     own = queue_of(thread)  # before the copy of the clock, which it may widen
     told = thread.cta.tracked_clocks().waited_for(thread.row)

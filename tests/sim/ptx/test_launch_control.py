@@ -90,6 +90,23 @@ def test_a_cluster_is_taken_as_one(seed):
     np.testing.assert_array_equal(runs, 1)
 
 
+def test_an_answer_of_nothing_has_no_bit_set():
+    words = []
+
+    @cuda.jit
+    def kernel():
+        answer, full = tma.shared_tile(ANSWER), tma.shared_barrier()
+        full.init(1)
+        ptx.fence_mbarrier_init()
+        full.arrive_expect_tx(16)
+        ptx.clusterlaunchcontrol_try_cancel(answer, full)
+        full.wait(0)
+        words.extend(answer[i] for i in range(4))
+
+    kernel[1, 1]()
+    assert words == [0] * 4
+
+
 def ask(times=1, offset=0, read=True):
     """Return a kernel whose thread asks several times, one answer after the other."""
 

@@ -410,6 +410,19 @@ def test_an_allocation_that_the_warp_has_not_synchronised_with():
         cuda.jit(kernel)[1, 64]()
 
 
+def test_an_allocation_that_is_freed_by_a_warp_that_has_not_synchronised_with_it():
+    def kernel():
+        if cuda.threadIdx.x < 32:
+            ptx.tcgen05_alloc(held_address(), 512, 1)
+        else:
+            while not sim.thread.current().cta.tensor_memory.live:
+                cuda.nanosleep(1)
+            ptx.tcgen05_dealloc(0, 512, 1)
+
+    with pytest.raises(sim.TensorMemoryMisuse, match="not synchronised with their tcgen05_alloc"):
+        cuda.jit(kernel)[1, 64]()
+
+
 def test_lanes_that_disagree():
     def body(base, warp):
         ptx.tcgen05_st_32x32b(base + cuda.laneid, (0,), 1)
@@ -714,7 +727,12 @@ def test_a_commit_to_another_block():
 
 @pytest.mark.parametrize(
     ("mask", "text"),
-    [(0, "multicast is 0; it must name one block"), (2, "the cluster has the blocks 0 to 0")],
+    [
+        (0, "multicast is 0b0; its bits are ranks of the cluster, which has the blocks 0 to 0"),
+        (2, "tcgen05_commit: multicast is 0b10; its bits are ranks of the cluster, which has"),
+        (1 << 16, "multicast is 0b10000000000000000; its bits are ranks of the cluster"),
+        (-1, "multicast is -0b1; its bits are ranks of the cluster"),
+    ],
 )
 def test_a_commit_to_blocks_that_there_are_not(mask, text):
     with pytest.raises(sim.BadOperand, match=text):
