@@ -130,6 +130,25 @@ def test_loops_are_jumps_back(targets, loops):
     assert not shortcuts._is_in_order(inferer)
 
 
+@pytest.mark.parametrize(
+    ("found", "rounds"),
+    [([I32], 1), ([I32, F32], 1), ([None], 2), ([I32, None], 2), ([types.undefined], 2),
+     ([I32, types.undefined], 2), ([types.ListType(types.undefined), I32], 2)],
+)  # fmt: skip
+@pytest.mark.parametrize("errors", [[], ["no type"]])
+def test_types_are_inferred_once_if_they_are_whole(found, rounds, errors, monkeypatch):
+    asked, only = [], block()
+    only.prepend(assign(only, "a"))
+    inferer = SimpleNamespace(
+        blocks={0: only},
+        constraints=SimpleNamespace(propagate=lambda self: errors),
+        typevars={i: SimpleNamespace(type=each) for i, each in enumerate(found)},
+    )
+    monkeypatch.setattr(shortcuts, "_propagate", lambda self, raised: asked.append(raised))
+    shortcuts._propagate_once(inferer, raise_errors=False)
+    assert asked == ([] if rounds == 1 and not errors else [False])
+
+
 PROGRAM = """
 import json, math
 from types import SimpleNamespace

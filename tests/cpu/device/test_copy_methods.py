@@ -1,6 +1,7 @@
 """A map's methods, multicast and the partitioned load: their PTX and their errors."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from numba import types
@@ -10,8 +11,12 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 import numba_tma as tma
 from numba_tma import TensorMapType, Tile, ptx
 from numba_tma.backend.lowering.types import TensorMapArrayType
+from numba_tma.device.copy_rules import check_copy
 from numba_tma.device.multicast import count_slices
+from numba_tma.host import tensor_map as tensor_maps
 from numba_tma.host.boxes import Copies, copies_of
+from numba_tma.simulator import BadOperand
+from numba_tma.simulator.checks import check_coordinates
 from numba_tma.tools.testing import compile_ptx, ptxas
 
 TILE, SLICE, COUNTS = Tile((64, 32), "f32"), Tile((16, 32), "f32"), Tile((16, 32), "u32")
@@ -207,9 +212,29 @@ def slice_by_a_float(x):
     tma.load_partitioned(x, tma.shared_tile(TILE), (0, 0), tma.shared_barrier(), 1.5)
 
 
+def slice_at_one_coordinate(x):
+    tma.load_partitioned(x, tma.shared_tile(TILE), (0,), tma.shared_barrier(), 3)
+
+
+def slice_at_a_fraction(x):
+    tma.load_partitioned(x, tma.shared_tile(TILE), (0, 0.5), tma.shared_barrier(), 3)
+
+
+def slice_at_no_tuple(x):
+    tma.load_partitioned(x, tma.shared_tile(TILE), 64, tma.shared_barrier(), 3)
+
+
+def slice_at_an_array(x):
+    tma.load_partitioned(x, tma.shared_tile(TILE), x, tma.shared_barrier(), 3)
+
+
 @pytest.mark.parametrize(
     ("kernel", "argument", "text"),
     [
+        (slice_at_one_coordinate, SLICES, "load_partitioned: 1 coordinates for TensorMap("),
+        (slice_at_a_fraction, SLICES, "integers in the array's axis order, not"),
+        (slice_at_no_tuple, SLICES, "in the array's axis order, not Literal[int](64)"),
+        (slice_at_an_array, SLICES, "in the array's axis order, not TensorMap("),
         (slice_4, SLICES, "rank is 4; the tile has the slices 0 to 3"),
         (slice_4, TensorMapType(2), "nothing is known of the tile of TensorMap(2d)"),
         (slice_4, types.float32[:, ::1], "pass tensor_map(array, tile) to the kernel, not the"),
@@ -222,6 +247,26 @@ def slice_by_a_float(x):
 )
 def test_what_a_partitioned_load_refuses(kernel, argument, text):
     assert text in message(kernel, argument)
+
+
+@pytest.mark.parametrize("held", tensor_maps._MODES)
+@pytest.mark.parametrize("wanted", tensor_maps._MODES)
+def test_copies_take_maps_of_their_mode(wanted, held):
+    """In the compiler, which has types, and in the simulator, which has maps."""
+    rank = 2 if held == "gather" else 4
+    given = TensorMapType(rank, TILE, copies=copies_of(TILE), mode=held)
+    coords = (0,) * rank
+    checks = [
+        lambda: check_copy("load", given, None, SimpleNamespace(elements=coords), wanted),
+        lambda: check_coordinates(given, coords, wanted),
+    ]
+    for check in checks:
+        if wanted == held:
+            check()
+            continue
+        with pytest.raises(BadOperand) as caught:
+            check()
+        assert tensor_maps.wrong_mode(str(given), held) in str(caught.value)
 
 
 def test_slices():

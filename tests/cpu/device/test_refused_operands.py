@@ -34,6 +34,8 @@ REFUSED = {
         lambda: tma.fragment(16).map(),
         "Fragment.map(function, *others) takes no keywords",
     ),
+    "map of a number": (lambda: tma.fragment(16).map(1.5), "Fragment.map(function=...): "),
+    "map of a tile": (lambda: tma.fragment(16).map(tma.shared_tile(FLOATS)), "does not take"),
     "coords of a fragment": (
         lambda: tma.fragment(16).coords(1.5),
         "Fragment.coords(i=...) takes an integer, not float64",

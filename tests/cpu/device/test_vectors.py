@@ -52,6 +52,11 @@ REFUSED = {
         (types.float32[::1],),
         "load_vector(array=...) takes a contiguous array of uint8, not array(float32, 1d, C)",
     ),
+    "array stored to": (
+        lambda x, y: store_vector(x, 0, load_vector(y, 0, F32X4), F32X4),
+        (types.float32[::1], BYTES),
+        "store_vector(array=...) takes a contiguous array of uint8, not array(float32, 1d, C)",
+    ),
     "size": (
         lambda x: load_vector(x, 0, LONG),
         (BYTES,),

@@ -1,5 +1,8 @@
 """`Array`: read once under its names, and all views of its memory."""
 
+import itertools
+import math
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -135,6 +138,27 @@ def test_what_tma_takes(array, alignment, loadable, storable):
     assert (array.alignment, array.is_loadable, array.is_storable) == (
         *(alignment, loadable, storable),
     )
+
+
+#: By extent of an axis, the strides that are tried; those of 1 element say nothing.
+STEPS = {1: (0, -4, 12, 64), 2: (4, 8, 16, 64, -4, -16), 3: (0, 4, 8, 32, -8)}
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2, 3])
+def test_what_is_said_of_strides_holds_for_the_addresses_of_elements(rank):
+    axes = [(n, step) for n, steps in STEPS.items() for step in steps]
+    for chosen in list(itertools.product(axes, repeat=rank))[:: (1, 1, 5, 97)[rank]]:
+        shape, strides = tuple(n for n, _ in chosen), tuple(step for _, step in chosen)
+        array = read(shape, strides=strides)
+        at = ADDRESS + np.array([np.dot(place, strides) for place in np.ndindex(shape)], np.int64)
+        rows = at.reshape(-1, shape[-1] if shape else 1)
+        assert (array.size, array.nbytes) == (at.size, 4 * at.size)
+        assert array.is_contiguous == bool((at == ADDRESS + 4 * np.arange(at.size)).all())
+        assert array.has_contiguous_rows == bool((np.diff(rows) == 4).all())
+        steps = [np.diff(at.reshape(shape), axis=axis) for axis in range(rank)]
+        assert array.is_reversed == any((step < 0).any() for step in steps)
+        assert array.extent == (at.min(), at.max() + 4)
+        assert array.alignment == math.gcd(16, *map(int, rows[:, 0]))
 
 
 def test_other_libraries_take_it():

@@ -113,6 +113,9 @@ def test_what_a_field_takes(kind, given, field, values):
         tried = {*range(-1, 300), *(e + d for e in ends for d in (-16, -1, 0, 1, 16))}
     taken = {value for value in tried if takes(kind, **given, **{field: value})}
     assert taken == {value for value in tried if value in values}
+    if isinstance(values, range):
+        with pytest.raises(ValueError, match=rf"\b{ends[1]:,}\b"):  # names the largest
+            kind(**given, **{field: ends[1] + values.step})
 
 
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8])

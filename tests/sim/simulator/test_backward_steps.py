@@ -75,7 +75,7 @@ def of_two_names(loops, n):
 
 
 def of_a_call(loops, n):
-    step = -1
+    step = min(-1, 3)
     loops.produce(n - 1, -1, step)
 
 
