@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 
 from numba_tma import simulator
@@ -15,10 +17,11 @@ from numba_tma.ptx import (
     tcgen05_wait_ld,
     tcgen05_wait_st,
 )
+from numba_tma.ptx.tcgen05 import Repeats
 from numba_tma.simulator import BadOperand
 
 #: Numbers of columns that a load or a store can move at once.
-NUMS = (1, 2, 4, 8, 16, 32, 64, 128)
+NUMS: tuple[int, ...] = get_args(Repeats)
 
 
 @native

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from numba import cuda, types
 
+from numba_tma.backend.compiler import VectorType
+from numba_tma.backend.lowering import row_share as lowering
 from numba_tma.device.row_share import (
     first_largest,
     from_float,
@@ -162,3 +164,24 @@ def test_the_largest_element_is_the_first_of_equals_or_nan(elements, largest, co
     machine.poke(SOURCE, np.float32(elements).tobytes())
     machine.run()
     np.testing.assert_array_equal(out, np.float32([largest, column, 0, 0]))
+
+
+@pytest.mark.parametrize("share", SHARES, ids=str)
+def test_vectors_have_as_many_lanes_as_those_of_the_simulator(share, monkeypatch):
+    monkeypatch.setattr(lowering, "_share", lambda static, function: share)
+    floats, words = (VectorType(types.float32, share.values), VectorType(types.uint32, share.words))
+    index, values = types.int32, np.zeros(share.values, np.float32)
+    weights = VectorType(types.float32, share.count)
+    results = {
+        lowering._type_to_float(None, words): values,
+        lowering._type_keep(None, floats, index, index, types.float32): values,
+        lowering._type_weighted(None, floats, weights): np.zeros(share.lanes),
+        lowering._type_first_largest(None, floats, index, index): first_largest(
+            share, values, 0, LIMIT
+        ),
+    }
+    for sig, simulated in results.items():
+        assert sig.return_type == VectorType(types.float32, len(simulated))
+    assert lowering._type_from_float(None, floats).return_type == words
+    assert share.words == max(1, share.lanes * share.dtype.itemsize // 4) * share.count
+    assert lowering._type_num_present(None, index, index).return_type == types.float32

@@ -25,6 +25,38 @@ def rows(tiles, seed=0):
     return np.random.default_rng(seed).integers(0, 2**31, (4 * tiles, 32)).astype(np.uint32)
 
 
+# ----------------------------------------------------- stages that threads commit, at the end
+
+
+@pytest.mark.parametrize("end", ["close", "commit"])
+def test_the_end_of_a_producer_commits_its_open_stage(end):
+    """Of threads alone: the bytes of copies complete a stage that TMA fills."""
+    roles = tma.Roles(read=tma.Warps(1), write=tma.Warps(1))
+    PIPE = tma.TilePipeline(
+        2, a=TILE, producer=roles.write, consumer=roles.read, filled_by="threads"
+    )
+
+    @cuda.jit
+    def kernel(out):
+        pipe, lane = PIPE.start(), cuda.laneid
+        if pipe.is_producer():
+            producer = pipe.producer()
+            for k in range(2):  # the second commits the first
+                stage = producer.acquire()
+                stage.a[0, lane] = np.uint32(lane + 32 * k)
+            getattr(producer, end)()
+        elif pipe.is_consumer():
+            consumer = pipe.consumer()
+            for k in range(2):
+                stage = consumer.wait()
+                out[k, lane] = stage.a[0, lane]
+                consumer.release()
+
+    out = np.zeros((2, 32), np.uint32)
+    kernel[1, 64](out)
+    np.testing.assert_array_equal(out, np.arange(64).reshape(2, 32))
+
+
 # --------------------------------------------------------------------------- one block
 
 
