@@ -216,8 +216,18 @@ def test_operands_that_differ_within_a_warpgroup():
         tma.wgmma_wait(tma.wgmma(tma.fragment(64), mine, a))
 
     text = fails(sim.BadOperand, body)
-    assert "a is Tile((128, 64), bf16, B128)" in text and "(warp 1 lane 0)" in text
+    rows = r"a is Tile\(\(128, 64\), bf16, B128\)(.*) in thread \(0, 0, 0\) .*\(warp 0 lane 0\)"
+    assert re.search(rf"{rows} and Tile.* in thread \(32, 0, 0\) .*\(warp 1 lane 0\): all 128", text)
     assert "what differs between them is in their fragments alone" in text
+
+
+def test_the_first_thread_of_a_warpgroup_is_compared_with_the_others():
+    def body():
+        a = zeros(SQUARE).matrix_descriptor()
+        tma.wgmma_wait(tma.wgmma(tma.fragment(64), a, a, scale_d=cuda.threadIdx.x != 0))
+
+    pair = r"scale_d is False in thread \(0, 0, 0\) .* and True in thread \(1, 0, 0\)"
+    assert re.search(pair, fails(sim.BadOperand, body))
 
 
 @pytest.mark.parametrize("fence", ["no", "before the writes", "without a sync"])
