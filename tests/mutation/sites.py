@@ -21,6 +21,12 @@ _WORDS = [
     (".acquire", ".relaxed"), (".release", ".relaxed"), (".cluster", ".cta"), (".shared::cta", ""),
     ("::before_thread_sync", "::after_thread_sync"), (".read", ""), (".aligned", ""),
 ]  # fmt: skip
+#: Functions of two numbers, or of the builder on two, whose order is no matter.
+_COMMUTE = {
+    "min", "max", "minimum", "maximum", "gcd", "add", "mul", "fadd", "fmul", "and_", "or_", "xor",
+}  # fmt: skip
+#: Keywords whose numbers bound memory or time alone.
+_LIMITS = {"maxsize", "maxlen", "max_work"}
 
 
 @dataclass(frozen=True)
@@ -151,12 +157,19 @@ class _Finder(ast.NodeVisitor):
         self.visit(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
-        commutes = isinstance(node.func, ast.Name) and node.func.id in ("min", "max")
-        match [] if commutes else node.args:
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        match [] if name in _COMMUTE else node.args:
             case [ast.Name() | ast.Attribute() as a, ast.Name() | ast.Attribute() as b, *_]:
                 swapped = f"{self._text(b)}{self._gap(a, b)}{self._text(a)}"
                 self._replace(node, "arguments are swapped", self._start(a), self._end(b), swapped)
-        self.generic_visit(node)
+        self.visit(node.func)
+        for argument in node.args:
+            # NumPy takes any negative extent for the one that follows from the others.
+            if not (name == "reshape" and isinstance(argument, ast.UnaryOp)):
+                self.visit(argument)
+        for keyword in node.keywords:
+            if keyword.arg not in _LIMITS:
+                self.visit(keyword.value)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
         self._add(node, "condition", node.test, f"not ({self._text(node.test)})")
