@@ -47,15 +47,16 @@ def test_a_clock_has_a_component_of_each_thread_and_kind():
 
 def test_columns_are_added_behind_the_others():
     clocks, firsts = Clocks(2), []
-    for count in (1, 10, 4, 1, 60):
+    for count in (1, 10, 4, 1, 1, 60):
         first = clocks.new_columns(count)
         assert not clocks.table[:, first : first + count].any()
         assert clocks.table.shape[1] >= first + count
         clocks.table[:, first : first + count] = 1  # no other column's
         firsts.append(first)
-    assert firsts == [6, 7, 17, 21, 22] and clocks.new_column() == 82
-    assert (clocks.copies, clocks.fenced_copies, clocks.new_column()) == (83, 85, 87)
-    assert (clocks.copies, clocks.fenced_copies) == (83, 85)
+        assert clocks.table[:, :2].tolist() == [[1, 0], [0, 1], [0, 0]]
+    assert firsts == [6, 7, 17, 21, 22, 23] and clocks.new_column() == 83
+    assert (clocks.copies, clocks.fenced_copies, clocks.new_column()) == (84, 86, 88)
+    assert (clocks.copies, clocks.fenced_copies) == (84, 86)
 
 
 def test_a_thread_learns_what_a_clock_has_seen():
