@@ -74,7 +74,7 @@ def to_bytes(tensor_map: TensorMap) -> np.ndarray[Any, np.dtype[np.uint8]]:
     record["origin"] = number = next(_numbers)
     _origins[number] = tensor_map
     record["global_address"] = tensor_map.address
-    record["global_stride"][: rank - 1] = tensor_map.strides[-2::-1] if rank > 1 else ()
+    record["global_stride"][: rank - 1] = tensor_map.strides[-2::-1]
     for field, values in (
         ("global_dim", tensor_map.shape),
         ("element_stride", tensor_map.element_strides),

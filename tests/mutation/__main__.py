@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tests.mutation.covering import ROOT, record
-from tests.mutation.equivalent import reason_of
+from tests.mutation.equivalent import reason_of, stale
 from tests.mutation.sites import Mutation, library
 from tests.mutation.trial import Verdict, copy_project, judge
 
@@ -44,7 +44,10 @@ def main() -> None:
     for test in tests:
         if not test.passed:
             print(f"{test.path} fails without a mutation, and is left out", flush=True)
-    sites = [one for one in library(ROOT) if one.path.startswith(tuple(given.only))]
+    every = library(ROOT)
+    for path, line in stale(every, ROOT):
+        print(f"equivalent.py lists what is no mutation of {path}: {line}", flush=True)
+    sites = [one for one in every if one.path.startswith(tuple(given.only))]
     sample = random.Random(given.seed).sample(sites, min(given.count, len(sites)))
     done = _kept(kept / "trials.jsonl", given.limit)
     copies: SimpleQueue[Path] = SimpleQueue()

@@ -91,6 +91,39 @@ def test_stored_matrices(count):
     run(body)
 
 
+WIDE = "b8x16.b4x16_p64"
+#: Instructions with the lanes that give rows.
+BY_LANES = [
+    *(((lambda at, call=call: call(at)), 8 * count, f"ldmatrix x{count}") for call, count in
+      ((ptx.ldmatrix_x1, 1), (ptx.ldmatrix_x2, 2), (ptx.ldmatrix_x4, 4))),
+    *(((lambda at, call=call: call(at, "b8")), 16 * count, f"ldmatrix_m16n16 x{count}")
+      for call, count in ((ptx.ldmatrix_m16n16_x1, 1), (ptx.ldmatrix_m16n16_x2, 2))),
+    *(((lambda at, call=call: call(at, WIDE)), 8 * count, f"ldmatrix_m8n16 x{count}")
+      for call, count in
+      ((ptx.ldmatrix_m8n16_x1, 1), (ptx.ldmatrix_m8n16_x2, 2), (ptx.ldmatrix_m8n16_x4, 4))),
+    *(((lambda at, call=call, count=count: call(at, 0 if count == 1 else (0,) * count)),
+       8 * count, f"{call.__name__}") for call, count in
+      ((ptx.stmatrix_x1, 1), (ptx.stmatrix_x2, 2), (ptx.stmatrix_x4, 4),
+       (ptx.stmatrix_m16n8_x1, 1), (ptx.stmatrix_m16n8_x2, 2), (ptx.stmatrix_m16n8_x4, 4))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "lanes"), [case[:2] for case in BY_LANES],
+                         ids=[case[2] for case in BY_LANES])  # fmt: skip
+def test_the_lanes_that_give_rows_give_aligned_ones(call, lanes):
+    def body(odd):
+        def by_lane(lane, place):
+            simulator.shared_write(place + 32 * lane, np.zeros(32, np.uint8))
+            ptx.bar_warp_sync()
+            call(place + 16 * lane + 8 * (lane == odd))
+
+        return by_lane
+
+    with pytest.raises(simulator.BadOperand, match=f"lane {lanes - 1} gives a row at shared addr"):
+        run(body(lanes - 1))
+    run(body(lanes))  # another lane's address is not used
+
+
 def test_a_row_that_is_not_aligned():
     with pytest.raises(simulator.BadOperand, match=r"lane \d gives a row at .* a multiple of 16"):
         run(lambda lane, place: ptx.ldmatrix_m8n16_x1(place + 8 * (lane % 2), "b8x16.b4x16_p64"))

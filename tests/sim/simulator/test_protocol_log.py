@@ -56,6 +56,7 @@ def test_each_content_has_a_number_of_its_own():
             assert log.touches[-1] == {Touch(Span(0, BASE, BASE + 4), True, 0, seen[-1])}
             log.note(object())
     assert len({*seen}) == len(seen) == 12
+    assert [(content >> 32) - 1 for content in seen] == 6 * [0] + 6 * [1], "rows of threads"
     assert run.order == {content: 1 + place for place, content in enumerate(seen)}
     assert not run.writers[0][BASE + 4 :].any() and not run.writers[0][:BASE].any()
 

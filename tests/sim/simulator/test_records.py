@@ -9,6 +9,7 @@ import pytest
 from numba_tma.simulator.async_copies import AsyncCopies, AsyncWait
 from numba_tma.simulator.cells import _Cuts
 from numba_tma.simulator.clocks import Clocks, join
+from numba_tma.simulator.cluster_instructions import REDUCTIONS
 from numba_tma.simulator.collectors import Collectors
 from numba_tma.simulator.column_accesses import ColumnAccesses, Region
 from numba_tma.simulator.copies import BulkGroups, GroupWait, PendingStore
@@ -232,6 +233,19 @@ def test_products_are_waited_for_by_groups(pending):
     groups.wait("thread", pending)
     assert ended == {0: ["a", "b", "c"], 1: ["a"]}.get(pending, [])
     assert len(groups.committed) == min(pending, 2)
+
+
+def test_remote_reductions_are_those_of_global_memory():
+    """inc and dec wrap round at the operand."""
+    numbers = range(6)
+    for old, given in itertools.product(numbers, repeat=2):
+        found = {name: int(combine(old, given)) for name, combine in REDUCTIONS.items()}
+        assert found == {
+            "inc": old + 1 if old < given else 0,
+            "dec": old - 1 if 0 < old <= given else given,
+            "min": min(old, given), "max": max(old, given), "add": old + given,
+            "and": old & given, "or": old | given, "xor": old ^ given,
+        }  # fmt: skip
 
 
 # ------------------------------------------------------------------ bytes and columns
