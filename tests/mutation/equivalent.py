@@ -112,10 +112,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/simulator/clocks.py",
         "long, short = (one, other) if len(one) > len(other) else (other, one)",
     ): "Of two clocks of one length, either is the longer one.",
-    ("numba_tma/simulator/clocks.py", "if missing >= 0:"): "A wider table has room for later columns.",
-    ("numba_tma/simulator/clocks.py", "missing = self._columns + self.table.shape[1]"): (
-        "A wider table has room for later columns."
-    ),
+    **{
+        ("numba_tma/simulator/clocks.py", line): "A wider table has room for later columns."
+        for line in ("if missing >= 0:", "missing = self._columns + self.table.shape[1]")
+    },
     (
         "numba_tma/simulator/hazards.py",
         "stored = self._has_stores or _any(self._stores[granules] > self._clocks.stores(row))",

@@ -216,8 +216,11 @@ def test_operands_that_differ_within_a_warpgroup():
         tma.wgmma_wait(tma.wgmma(tma.fragment(64), mine, a))
 
     text = fails(sim.BadOperand, body)
-    rows = r"a is Tile\(\(128, 64\), bf16, B128\)(.*) in thread \(0, 0, 0\) .*\(warp 0 lane 0\)"
-    assert re.search(rf"{rows} and Tile.* in thread \(32, 0, 0\) .*\(warp 1 lane 0\): all 128", text)
+    pair = (
+        r"a is Tile\(\(128, 64\), bf16, B128\).* in thread \(0, 0, 0\) .*\(warp 0 lane 0\) and "
+        r"Tile.* in thread \(32, 0, 0\) .*\(warp 1 lane 0\): all 128"
+    )
+    assert re.search(pair, text)
     assert "what differs between them is in their fragments alone" in text
 
 
