@@ -1,6 +1,7 @@
 """The orders that `explore` skips change no verdict: records with mistakes, explored twice."""
 
 import copy
+import math
 import random
 from dataclasses import replace
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
+import numba_tma as tma
 from numba_tma import simulator as sim
 from numba_tma.simulator.exploration import explore_runs
 from numba_tma.simulator.protocol import (
@@ -180,3 +182,30 @@ def test_the_verdict_is_that_of_plain_search(shape):
         assert (found is None) == (expected is None), (seed, found, expected)
         right, wrong = right + (found is None), wrong + (found is not None)
     assert right > 10 and wrong > 30
+
+
+@pytest.mark.parametrize(
+    ("units", "lanes", "apart", "states"),
+    [(1, 1, 1, 6), (2, 1, 1, 9), (3, 1, 1, 13), (4, 1, 1, 18),  # of one warp
+     (1, 1, 32, 6), (2, 1, 32, 9), (3, 1, 32, 13), (2, 2, 32, 24)],  # of warps
+)  # fmt: skip
+def test_threads_and_warps_that_do_the_same_are_interchangeable(units, lanes, apart, states):
+    """So `units` at three places have as many states as there are multisets of places."""
+
+    @cuda.jit
+    def kernel():
+        barrier, unit = tma.shared_barrier(), cuda.threadIdx.x // apart
+        if cuda.threadIdx.x == 0:
+            barrier.init(2 * units * lanes)
+            tma.fence_mbarrier_init()
+        cuda.syncthreads()
+        if unit == 0:
+            if cuda.threadIdx.x == 0:
+                barrier.wait(0)
+        elif cuda.threadIdx.x % apart < lanes:
+            barrier.arrive()
+            barrier.arrive()
+
+    report = sim.explore(lambda: kernel[1, apart * (units + 1)]())
+    assert report.states == states
+    assert lanes > 1 or states == math.comb(units + 2, 2) + 3
