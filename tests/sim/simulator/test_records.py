@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from numba_tma.host.layout import Swizzle
 from numba_tma.simulator.async_copies import AsyncCopies, AsyncWait
 from numba_tma.simulator.cells import _Cuts
 from numba_tma.simulator.clocks import Clocks, join
@@ -14,6 +15,7 @@ from numba_tma.simulator.collectors import Collectors
 from numba_tma.simulator.column_accesses import ColumnAccesses, Region
 from numba_tma.simulator.copies import BulkGroups, GroupWait, PendingStore
 from numba_tma.simulator.errors import BadOperand, UnfinishedCopy
+from numba_tma.simulator.memory import SharedMemory
 from numba_tma.simulator.products import ProductGroups
 from numba_tma.simulator.protocol import Span
 from numba_tma.simulator.rendezvous import Rendezvous
@@ -271,6 +273,31 @@ def test_cuts_are_where_spans_begin_and_end(seed):
         ]  # fmt: skip
         touched = [piece for piece in covered if piece[1] < stop and start < piece[2]]
         assert cuts.atoms(Span(rank, start, stop)) == touched
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_memory_knows_of_its_bytes(seed):
+    """Bytes as they were written, and swizzles of the 16 bytes that they lie in."""
+    random, memory = np.random.default_rng(seed), SharedMemory()
+    start = memory.allocate("key", "owner", 256, 16, tracked=True).start
+    written, swizzles = np.zeros(256, bool), np.full(16, -1)
+    for _ in range(12):
+        first, nbytes = int(random.integers(200)), int(random.integers(1, 50))
+        swizzle = (None, *Swizzle)[random.integers(5)]
+        if random.integers(3):
+            memory.wrote(start + first, nbytes, swizzle)
+        else:
+            first, nbytes, swizzle = first // 16 * 16, 4, None
+            memory.wrote_words(np.array([start + first]), nbytes)
+        written[first : first + nbytes] = True
+        swizzles[first // 16 : (first + nbytes - 1) // 16 + 1] = -1 if swizzle is None else swizzle
+    for first, nbytes in itertools.product(range(0, 240, 7), (1, 9, 16)):
+        assert memory.is_written(start + first, nbytes) == written[first : first + nbytes].all()
+    chunks = start + 16 * np.arange(16)
+    for swizzle in Swizzle:
+        others = [i for i in range(16) if swizzles[i] not in (-1, swizzle)]
+        found = memory.other_swizzle(chunks, swizzle)
+        assert found == ((chunks[others[0]], Swizzle(swizzles[others[0]])) if others else None)
 
 
 def test_freed_columns_have_no_accesses():
