@@ -7,14 +7,20 @@ import numpy as np
 import pytest
 
 from numba_tma.host.layout import Swizzle
-from numba_tma.simulator.async_copies import AsyncCopies, AsyncWait
+from numba_tma.simulator.async_copies import AsyncCopies, AsyncRecords, AsyncWait
 from numba_tma.simulator.cells import _Cuts
 from numba_tma.simulator.clocks import Clocks, join
 from numba_tma.simulator.cluster_instructions import REDUCTIONS
 from numba_tma.simulator.collectors import Collectors
 from numba_tma.simulator.column_accesses import ColumnAccesses, Region
 from numba_tma.simulator.copies import BulkGroups, GroupWait, PendingStore
-from numba_tma.simulator.errors import BadOperand, UnfinishedCopy
+from numba_tma.simulator.errors import (
+    BadOperand,
+    EarlyOverwrite,
+    EarlyRead,
+    MissingFence,
+    UnfinishedCopy,
+)
 from numba_tma.simulator.memory import SharedMemory
 from numba_tma.simulator.products import ProductGroups
 from numba_tma.simulator.protocol import Span
@@ -222,6 +228,39 @@ def test_async_copies_are_complete_in_any_order():
     copies.issue()
     copies.land(thread, 5)
     assert woken == [thread]
+
+
+@pytest.mark.parametrize(("address", "nbytes"), [(1024, 4), (1028, 8), (1026, 1), (1030, 4)])
+def test_words_of_async_copies_are_ordered_before_who_knows_of_them(address, nbytes):
+    memory, clocks = SharedMemory(), Clocks(3)
+    threads = [SimpleNamespace(row=row, description=f"thread {row}") for row in range(3)]
+    records = AsyncRecords(memory, clocks, threads.__getitem__)
+    records.record(1, 2, address, nbytes)
+    words = range(address // 4 * 4, -(-(address + nbytes) // 4) * 4)
+    checks = (
+        (EarlyRead, lambda row, at: records.check_read(row, at, 1), "read before the cp.async of"),
+        (EarlyOverwrite, lambda row, at: records.check_write(row, at, 1), "overwritten before the"),
+        (MissingFence, lambda row, at: records.check_fence(row, at, 1, "loads"), "loads what a"),
+    )
+    for kind, check, text in checks:
+        for at in range(1016, 1044):
+            if at not in words:
+                check(0, at)
+                continue
+            for row in range(3):
+                with pytest.raises(kind, match=rf"{text}.*thread 1 ") as caught:
+                    check(row, at)
+                own = ": wait with cp_async_wait_group() or" in str(caught.value)
+                assert own == (row == 1 and kind is not MissingFence)
+    known, fenced = (clocks.table[0, column : column + 3] for column in (
+        clocks.copies, clocks.fenced_copies))  # fmt: skip
+    for part, kinds in ((known, checks[:2]), (fenced, checks[2:])):
+        for kind, check, _ in kinds:
+            part[:] = 9, 1, 9  # not the copy's thread, or not this copy
+            with pytest.raises(kind):
+                check(0, address)
+            part[:] = 0, 2, 0
+            check(0, address)
 
 
 @pytest.mark.parametrize("pending", range(4))
