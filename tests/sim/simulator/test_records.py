@@ -339,6 +339,17 @@ def test_what_memory_knows_of_its_bytes(seed):
         assert found == ((chunks[others[0]], Swizzle(swizzles[others[0]])) if others else None)
 
 
+def test_an_allocation_may_be_empty_but_not_negative():
+    memory = SharedMemory()
+    starts = [memory.allocate(n, "owner", n, 16, tracked=False).start for n in (0, 1, 16, 17, 8)]
+    assert starts == [1024, 1040, 1056, 1072, 1104], "each has an address of its own"
+    with pytest.raises(BadOperand, match="owner: nbytes is -1; it must not be negative"):
+        memory.allocate(-1, "owner", -1, 16, tracked=False)
+    for alignment in (0, -16, 3, 24):
+        with pytest.raises(BadOperand, match=f"alignment is {alignment}; it must be"):
+            memory.allocate("more", "owner", 16, alignment, tracked=False)
+
+
 def test_freed_columns_have_no_accesses():
     clocks = Clocks(64)
     accesses = ColumnAccesses("ld", clocks, 2)
