@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from numba_tma import ptx
-from numba_tma.backend.interface import native
+from numba_tma.backend.interface import native, u32
 from numba_tma.device.share import ACCESSES, Share
 from numba_tma.device.vectors import four
 from numba_tma.host.annotations import Address, Integer, Real, Registers
@@ -109,6 +109,26 @@ def store_sums(
             part = lanes[lane : lane + each]
             place = location + (i * share.lanes + lane) * 4
             row(place, part if each > 1 else part[0], condition=i < limit)
+
+
+@native
+def write_floats(
+    share: Share, location: u32, first: Integer, limit: Integer, values: Registers
+) -> None:
+    """Write a thread's float32 values to a row of float32 in shared memory.
+
+    `first` and `limit` count elements of the row, and `share` has one access. Elements beyond the
+    row are left out. Values of whole accesses of 16 B are written four at a time, to a multiple of
+    16 B. PTX: st.shared.
+    """
+    each = 4 if share.aligned and share.lanes >= 4 else 1
+    for lane in range(0, share.lanes, each):
+        if 0 <= first + lane < limit:
+            place, part = location + 4 * (first + lane), values[lane : lane + each]
+            if each > 1:
+                ptx.st_shared_v4_f32(place, part)
+            else:
+                ptx.st_shared_f32(place, part[0])
 
 
 @native

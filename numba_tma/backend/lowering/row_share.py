@@ -192,6 +192,40 @@ def _lower_store_sums(
 compiler.instruction_function(row_share.store_sums, _type_store_sums, _lower_store_sums)
 
 
+def _type_write_floats(
+    share: types.Type,
+    location: types.Type,
+    first: types.Type,
+    limit: types.Type,
+    values: types.Type,
+) -> Any:
+    vector = _vector(_share(share, "write_floats"))
+    return signature(types.void, share, types.uint32, types.int32, types.int32, vector)
+
+
+def _lower_write_floats(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
+    share = sig.args[0].static[0]
+    location, first, limit, vector = args[1:]
+    values, each = unpack(builder, vector), 4 if share.aligned and share.lanes >= 4 else 1
+    for lane in range(0, share.lanes, each):
+        number = builder.add(first, ir.Constant(I32, lane))
+        place = builder.add(location, builder.mul(number, ir.Constant(I32, 4)))
+        part = values[lane : lane + each]
+        given: dict[str, Any] = {"location": (types.uint32, place)}
+        if each > 1:
+            row, given["values"] = "st_shared_v4_f32", (VectorType(_FLOATS, 4), pack(builder, part))
+        else:
+            row, given["value"] = "st_shared_f32", (_FLOATS, part[0])
+        with builder.if_then(builder.icmp_unsigned("<", number, limit)):  # 0 or more, and below
+            emit(TABLE[row], context, builder, given)
+    return context.get_dummy_value()
+
+
+compiler.instruction_function(row_share.write_floats, _type_write_floats, _lower_write_floats)
+
+
 # --------------------------------------------------------------------------- conversions
 
 

@@ -53,6 +53,16 @@ def _new_counters() -> Iterator[DeviceArray]:
     yield from slab.split()
 
 
+def zero_counters(count: int) -> DeviceArray:
+    """Return new 32-bit counters, 0, of one call; for them the rules of `queue_counter` hold."""
+    if simulated():
+        return np.zeros(count, np.uint32)
+    with _driver.allocating_while_capturing():
+        counters = _device_memory.device_memory((count,), np.uint32)
+        _driver.zero(counters.address, counters.nbytes)
+    return counters
+
+
 def float_workspace(rows: int, columns: int) -> DeviceArray:
     """Return a new float32 array on the device, of which kernels write every element they read."""
     return device_memory((rows, columns), np.float32)

@@ -204,7 +204,7 @@ def _prepare(
     launch(kernel, groups * plan.cluster, plan.threads, stream, places, sizes)
     for space, out in zip(sums_of, (dweight, dbias)):
         if out is not None:
-            _columns.add_rows(space, out, stream)
+            spaces += _columns.sum_columns(space, out, stream)
     return spaces
 
 

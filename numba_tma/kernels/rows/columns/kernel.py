@@ -1,4 +1,14 @@
-"""The two kernels of column sums: partial sums of rows, and the sum of a workspace's rows."""
+"""The kernel of column sums: a tile of columns and a part of the rows for each block.
+
+A thread adds the accesses of its columns, down its part of the rows, in registers. The threads of a
+block add up their sums in shared memory. If other blocks have the tile's columns in other rows,
+each writes its sums to a workspace, and the last one adds these up, as it added up the rows.
+
+A row that begins within an access is read in the accesses that it touches (`UNALIGNED`). All rows
+of a part begin at one distance from a multiple of 16 B, so that a thread has the same columns in
+each. What an access has of other rows, or between rows, is added up, too, and then left out; no
+access goes beyond the matrix.
+"""
 
 from __future__ import annotations
 
@@ -6,58 +16,186 @@ import functools
 
 from numba import cuda
 
+from numba_tma import ptx
+from numba_tma.backend.interface import device_function, i32, i64, u32
+from numba_tma.backend.primitives import quotient
 from numba_tma.device.row_share import (
     from_float,
-    load_cached,
     load_global,
+    load_shared,
     store_global,
-    store_sums,
     to_float,
+    write_floats,
+    zeros,
 )
 from numba_tma.device.share import Share
-from numba_tma.host.annotations import Kernel
+from numba_tma.device.shared import shared_tile
+from numba_tma.host.annotations import Address, DeviceFunction, Integer, Kernel, Registers
 from numba_tma.host.dtypes import DType, as_dtype
-from numba_tma.kernels.rows.columns import THREADS
+from numba_tma.host.layout import Tile
+from numba_tma.kernels.rows.columns.plan import BLOCKS, THREADS
+from numba_tma.kernels.rows.plan import UNALIGNED
+
+FLOAT = Share(as_dtype("f32"), 4, 1, 1, False)  #: An element of a row of sums.
+SUMS = Share(as_dtype("f32"), 16, 1, 1, False)  #: An access to a row of the workspace.
+FAR = 1 << 30  #: Bytes, and more than an access has.
 
 
-@functools.cache
-def partial_sums_kernel(share: Share, across: int) -> Kernel:
-    """Return the kernel that writes partial sums to the workspace.
+@device_function
+def parts_of(number: Integer, size: Integer) -> tuple[Integer, Integer]:
+    """Divide by a size: how many times it goes into the number, and what is left."""
+    times, left = quotient(u32(number), u32(size))
+    return i32(times), i32(left)
 
-    `across` threads of a block have neighbouring accesses of a row; a block writes
-    ``THREADS // across`` rows of the workspace.
+
+@device_function
+def read_sum(sums: Integer, i: Integer, count: Integer) -> Registers:
+    """Read the element `i` of `count` in shared memory; 0 past them."""
+    return to_float(FLOAT, load_shared(FLOAT, sums, i, count))
+
+
+@device_function
+def fold_rows(sums: Integer, rows: Integer, columns: Integer) -> None:
+    """Add up rows in shared memory, four at a time; the first row becomes the sum of all.
+
+    Executed by all threads of the block, before and after which it synchronises.
     """
-    SHARE, ACROSS, DOWN = share, across, THREADS // across
+    cuda.syncthreads()
+    while rows > 1:
+        count, fewer = i32(rows * columns), i32((rows + 3) // 4)
+        size = i32(fewer * columns)
+        for i in range(cuda.threadIdx.x, size, THREADS):
+            low = read_sum(sums, i, count) + read_sum(sums, i32(i + size), count)
+            two, three = i32(i + 2 * size), i32(i + 3 * size)
+            high = read_sum(sums, two, count) + read_sum(sums, three, count)
+            ptx.st_shared_f32(u32(sums + 4 * i), (low + high)[0])
+        rows = fewer
+        cuda.syncthreads()
 
-    @cuda.jit
-    def add_some_rows(x, x_stride, rows, accesses, sums_stride, sums, parts, tiles):  # type: ignore[no-untyped-def]
-        first = cuda.blockIdx.x % tiles * ACROSS + cuda.threadIdx.x % ACROSS
-        part = cuda.blockIdx.x // tiles * DOWN + cuda.threadIdx.x // ACROSS
-        values = to_float(
-            SHARE, load_global(SHARE, x + part * x_stride, first, accesses if part < rows else 0)
-        )
-        for row in range(part + parts, rows, parts):
-            values = values + to_float(
-                SHARE, load_global(SHARE, x + row * x_stride, first, accesses)
-            )
-        store_sums(SHARE, sums + part * sums_stride, first, accesses, values)
 
-    return add_some_rows
+@device_function
+def is_last(counter: Address, blocks: Integer, answer: Integer) -> bool:
+    """Return whether all other blocks that share a counter have been here; it becomes 0 again.
+
+    Executed by all threads of the block. Orders what blocks wrote before for those that read
+    afterwards. `answer` is the address of a word in shared memory.
+    """
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        ptx.fence_acq_rel("gpu")
+        before = ptx.atom_inc(counter, u32(blocks - 1))
+        ptx.fence_acq_rel("gpu")
+        ptx.st_shared_u32(answer, before)
+    cuda.syncthreads()
+    return ptx.ld_shared_u32(answer) == u32(blocks - 1)
+
+
+def load_within(share: Share) -> DeviceFunction:
+    """Return ``load(place, begin, end, is_row)``: the access at `place` within a range of memory.
+
+    An access is 0 if the row does not exist, and so are its elements beyond the range.
+    """
+    SHARE, UNIT = share, share.unit
+
+    @device_function
+    def load_whole(place: Address, begin: Address, end: Address, is_row: bool) -> Registers:
+        there = 0
+        if is_row and place < end:
+            there = 1
+        return to_float(SHARE, load_global(SHARE, place, i32(0), i32(there)))
+
+    @device_function
+    def load_touched(place: Address, begin: Address, end: Address, is_row: bool) -> Registers:
+        location = max(place, begin)
+        limit = i64(0)
+        if is_row and location < end:
+            limit = min(end - location, FAR) // UNIT
+        first = (place - location) // UNIT
+        return to_float(SHARE, load_global(SHARE, location, i32(first), i32(limit)))
+
+    return load_whole if share.aligned else load_touched
+
+
+def add_up(share: Share) -> DeviceFunction:
+    """Return ``add(place, stride, begin, end, row, rows, step)``: the sum of a thread's accesses.
+
+    They are at `place`, in the rows row, row + step, ... below `rows`, `stride` bytes apart. Four
+    are in flight at a time.
+    """
+    SHARE, load = share, load_within(share)
+
+    @device_function
+    def add(
+        place: Address,
+        stride: Integer,
+        begin: Address,
+        end: Address,
+        row: Integer,
+        rows: Integer,
+        step: Integer,
+    ) -> Registers:
+        values = zeros(SHARE)
+        while row < rows:
+            second, third, fourth = row + step, row + 2 * step, row + 3 * step
+            a = load(place + row * stride, begin, end, True)
+            b = load(place + second * stride, begin, end, second < rows)
+            c = load(place + third * stride, begin, end, third < rows)
+            d = load(place + fourth * stride, begin, end, fourth < rows)
+            values = values + ((a + b) + (c + d))
+            row += 4 * step
+        return values
+
+    return add
 
 
 @functools.cache
-def add_rows_kernel(dtype: DType) -> Kernel:
-    """Return the kernel that adds the rows of a float32 workspace: one thread per column."""
-    SUMS = Share(as_dtype("f32"), 4, 1, 1, False)
-    OUT = Share(dtype, dtype.itemsize, 1, 1, False)
+def column_sums_kernel(dtype: DType, width: int, out: DType) -> Kernel:
+    """Return the kernel for elements of `dtype`, in accesses of `width` bytes or `UNALIGNED`."""
+    is_aligned = width != UNALIGNED
+    SHARE = Share(dtype, width if is_aligned else 16, 1, 1, False, aligned=is_aligned)
+    OUT = Share(out, out.itemsize, 1, 1, False)
+    ITEM, WIDTH, LANES = dtype.itemsize, SHARE.width, SHARE.lanes
+    SHARED, ANSWER = Tile((THREADS * max(LANES, 4),), "f32"), Tile((4,), "u32")
+    add_rows, add_sums = add_up(SHARE), add_up(SUMS)
 
-    @cuda.jit
-    def add_rows(sums, rows, columns, out):  # type: ignore[no-untyped-def]
-        column = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
-        total = to_float(SUMS, load_cached(SUMS, sums, column, columns))
-        for row in range(1, rows):
-            place = sums + row * columns * 4
-            total = total + to_float(SUMS, load_cached(SUMS, place, column, columns))
-        store_global(OUT, out, column, columns, from_float(OUT, total))
+    @cuda.jit(launch_bounds=(THREADS, BLOCKS))
+    def column_sums(x, sizes, sums, counters, y):  # type: ignore[no-untyped-def]
+        shared, answer = shared_tile(SHARED), shared_tile(ANSWER)
+        own, thread = shared.address_of((0,)), i32(cuda.threadIdx.x)
+        group, tile = parts_of(cuda.blockIdx.x, sizes.tiles)
+        begin = tile * sizes.tile_columns
+        columns = i32(min(sizes.tile_columns, sizes.columns - begin))
+        down, across = parts_of(thread, sizes.across)
+        part, parts = i64(group * sizes.down + down), i64(sizes.groups * sizes.down)
+        start = x.address + part * x.stride + begin * ITEM
+        before = start & (WIDTH - 1)
+        column = i32(across * LANES - before // ITEM)
+        if down < sizes.down and column < columns:
+            place = start - before + across * WIDTH - part * x.stride
+            values = add_rows(place, x.stride, sizes.begin, sizes.end, part, sizes.rows, parts)
+            write_floats(SHARE, u32(own + 4 * down * columns), column, columns, values)
+        rows, columns = i32(sizes.down * sizes.packed), i32(columns // sizes.packed)
+        fold_rows(own, rows, columns)
+        if sizes.groups > 1:
+            padded = i32((columns + 3) // 4 * 4)
+            pitch, groups = i64(4 * padded), i64(sizes.groups)
+            widest = parts_of(sizes.tile_columns, sizes.packed)[0]
+            place = sums + 4 * ((widest + 3) // 4 * 4) * groups * tile
+            for i in range(thread, padded, THREADS):
+                value = from_float(FLOAT, read_sum(own, i, columns))
+                store_global(FLOAT, place + group * pitch, i, padded, value)
+            if not is_last(counters + 4 * tile, sizes.groups, answer.address_of((0,))):
+                return
+            down, across = parts_of(thread, padded // 4)
+            rows = i32(min(parts_of(THREADS, padded // 4)[0], sizes.groups))
+            if down < rows:
+                end = place + groups * pitch
+                row = i64(down)
+                values = add_sums(place + 16 * across, pitch, place, end, row, groups, i64(rows))
+                write_floats(SUMS, u32(own + 4 * down * padded), 4 * across, padded, values)
+            fold_rows(own, rows, padded)
+        for i in range(thread, columns, THREADS):
+            value = from_float(OUT, read_sum(own, i, columns))
+            store_global(OUT, y, begin + i, begin + columns, value)
 
-    return add_rows
+    return column_sums

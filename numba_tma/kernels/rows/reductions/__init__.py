@@ -244,6 +244,4 @@ def _column_sum(
     check_outputs([result], [source])
     if shape == (0,):
         return []
-    sums = _columns.partial_sums(source.as_rows(), stream, parts)
-    _columns.add_rows(Array.read("column_sum", "sums", sums), result, stream)
-    return [sums]
+    return _columns.sum_columns(source.as_rows(), result, stream, parts)

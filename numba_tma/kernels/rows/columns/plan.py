@@ -1,0 +1,129 @@
+"""How column sums cut up a matrix: tiles of columns, and parts of the rows that are added at once.
+
+The arguments of the launch are here, too: the host makes them without the kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from numba_tma.host.annotations import Address, Integer
+from numba_tma.host.arrays import Array
+from numba_tma.kernels.rows.plan import UNALIGNED
+
+THREADS = 512  #: Of a block.
+BLOCKS = 2  #: Of an SM, at most.
+BATCH = 4  #: Loads that a thread has in flight.
+_PACKED = 1024  #: Bytes up to which short rows are read as one.
+_WIDTHS = (16, 32, 64)  #: Threads across a tile, if the matrix has so many accesses.
+
+
+class ColumnPlan(NamedTuple):
+    """How a matrix is cut up.
+
+    A block has the sums of a tile of columns, over a part of the rows for each of `down` rows of
+    `across` threads. Groups of blocks have other parts of the rows.
+    """
+
+    width: int  #: Bytes of an access, or `UNALIGNED`.
+    packed: int  #: Rows of the matrix that are read as one, without a gap between them.
+    across: int  #: Threads that share a row of a tile.
+    down: int  #: Rows of threads.
+    columns: int  #: Of a tile; those of all packed rows.
+    tiles: int
+    groups: int
+
+    @property
+    def parts(self) -> int:
+        """Parts of the rows: part p has the rows p, p + parts, p + 2 * parts ..."""
+        return self.down * self.groups
+
+
+class ColumnSizes(NamedTuple):
+    """The sizes of a launch."""
+
+    begin: Address  #: Of the memory of the matrix.
+    end: Address  #: Of the first byte behind it.
+    rows: Integer  #: Packed ones, as all below.
+    columns: Integer
+    across: Integer
+    down: Integer
+    tile_columns: Integer
+    tiles: Integer
+    groups: Integer
+    packed: Integer
+
+
+def plan_for(x: Array, sms: int, parts: int | None = None) -> ColumnPlan:
+    """Return the plan for the rows of `x` on a GPU of so many SMs.
+
+    With `parts`, the rows have so many parts, rounded up to those of whole blocks.
+    """
+    (rows, columns), itemsize = x.shape, x.itemsize
+    pitch = x.strides[0] if rows > 1 else columns * itemsize
+    packed = _packed(rows, columns * itemsize, pitch)
+    rows, columns, pitch = -(-rows // packed), columns * packed, pitch * packed
+    phases = 16 // math.gcd(16, pitch) if rows > 1 else 1
+    width = _width(x, rows, columns * itemsize, pitch)
+    if width != UNALIGNED:
+        phases = 1
+    extra = int(width == UNALIGNED)  # a row touches one access more if it begins within one
+    lanes = (width or 16) // itemsize
+    accesses = -(-columns // lanes)
+    most = BLOCKS * sms
+    blocks = min(most, -(-accesses * rows // (BATCH * THREADS)))
+    across = _across(accesses, rows, blocks, lanes, phases, most)
+    if packed > 1 or accesses + extra <= across:
+        tiles, each = 1, accesses
+    else:
+        whole = across - extra - (across - extra) % 4 if extra else across
+        tiles = -(-accesses // whole)
+        each = -(-accesses // (4 * tiles)) * 4
+        tiles = -(-accesses // each)
+    across = each + extra
+    down = THREADS // across
+    down -= down % phases
+    groups = -(-parts // down) if parts else min(max(1, blocks // tiles), -(-rows // down))
+    return ColumnPlan(width, packed, across, down, min(each * lanes, columns), tiles, groups)
+
+
+def _packed(rows: int, nbytes: int, pitch: int) -> int:
+    """Return how many rows to read as one: short ones that do not all begin at an access."""
+    if pitch != nbytes or nbytes % 16 == 0 or 2 * nbytes > _PACKED:
+        return 1
+    return min(1 << (_PACKED // nbytes).bit_length() - 1, 1 << (rows - 1).bit_length())
+
+
+def _width(x: Array, rows: int, nbytes: int, pitch: int) -> int:
+    """Return the width of an access.
+
+    Few rows that begin anywhere are read by elements: each row would be the only one of its part.
+    """
+    _, end = x.extent
+    steps = pitch if rows > 1 else 0
+    if math.gcd(x.address, end, nbytes, steps) % 16 == 0:
+        return 16
+    phases = 16 // math.gcd(16, steps)
+    return x.itemsize if rows < BATCH * phases else UNALIGNED
+
+
+def _across(
+    accesses: int, rows: int, blocks: int, lanes: int, phases: int, most: int
+) -> int:
+    """Return how many threads share a row of a tile.
+
+    The narrower a tile, the fewer groups it has of as many blocks: the last block of a tile then
+    adds up what a batch of loads brings. Few rows, and tiles for more blocks than run at once, make
+    tiles wider.
+    """
+    rows_at_once = 1 << (rows - 1).bit_length()
+    across = _WIDTHS[0]
+    for wider in _WIDTHS[1:]:
+        if wider * wider * blocks <= BATCH * 4 * THREADS // lanes * accesses:
+            across = wider
+    while across < THREADS // phases and (
+        THREADS // across > rows_at_once or accesses > across * most
+    ):
+        across *= 2
+    return across
