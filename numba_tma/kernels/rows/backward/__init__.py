@@ -34,6 +34,8 @@ from numba_tma.kernels.rows.launching import (
 )
 from numba_tma.kernels.rows.plan import RowMemory, RowPlan, RowSizes, share_of
 
+THREADS = 512  #: Of an SM: they have 128 registers each.
+
 backward_kernel = shipped("numba_tma.kernels.rows.backward.kernel", "backward_kernel")
 
 
@@ -50,14 +52,18 @@ class BackwardArrays(NamedTuple):
     bias_sums: Address  #: The same for dbias.
 
 
-def plan_for(columns: int) -> RowPlan:
+def plan_for(columns: int, itemsize: int) -> RowPlan:
     """Return the default plan: about 16 elements per thread.
 
-    A thread holds four float32 for each of its columns: x, dy and the sums for dweight and dbias.
+    A thread holds four float32 for each of its columns: x, dy and the sums for dweight and dbias,
+    and what it has of the next row. Clusters of float32 rows have half as many, for its registers.
     """
-    threads = max(32, 1 << (-(-columns // 16) - 1).bit_length())
+    threads = max(16 * itemsize, 1 << (-(-columns // 16) - 1).bit_length())
+    if itemsize == 4 and 512 < threads < 4096:
+        threads *= 2
     blocks = min(8, max(1, threads // 512))
-    return RowPlan(min(1024, threads // blocks), 1, blocks)
+    threads = min(1024, threads // blocks)
+    return RowPlan(threads, 1, blocks, blocks=max(1, THREADS // threads))
 
 
 def rmsnorm_backward(
@@ -177,9 +183,10 @@ def _prepare(
         for sums in (dweight, dbias):
             fill(sums, 0, stream)
         return []
-    plan = plan_for(columns) if plan is None else plan
+    plan = plan_for(columns, x.itemsize) if plan is None else plan
     width = access_width(x, dy, dx, weight)
-    groups = min(rows, max(1, 2 * device.sm_count() // plan.cluster))
+    resident = max(1, THREADS // plan.threads)
+    groups = min(rows, max(1, resident * device.sm_count() // plan.cluster))
     num_sums = 2 if dbias is not None else int(dweight is not None)
     spaces = [float_workspace(groups, columns) for _ in range(num_sums)]
     sums_of = [Array.read(name, "workspace", space) for space in spaces]

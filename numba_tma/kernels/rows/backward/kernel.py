@@ -32,6 +32,7 @@ from numba_tma.host.annotations import (
 )
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.rows.kernel import compiled
+from numba_tma.kernels.rows.backward import BackwardArrays
 from numba_tma.kernels.rows.plan import RowMemory, RowPlan
 from numba_tma.kernels.rows.steps import no_store, nothing, row_of
 
@@ -51,11 +52,20 @@ def two_sums(gradient: Registers, normal: Registers) -> Registers:
 
 
 @device_function
-def load_row(
-    share: Share, memory: RowMemory, row: Integer, first: Integer, limit: Integer
-) -> Registers:
-    """Load a thread's share of a row, in float32."""
-    return to_float(share, load_global(share, row_of(memory, row), first, limit))
+def load_rows(
+    share: Share,
+    arrays: BackwardArrays,
+    row: Integer,
+    rows: Integer,
+    first: Integer,
+    limit: Integer,
+) -> tuple[Registers, Registers]:
+    """Load a thread's share of a row of dy and of x, as packed as in memory; 0 past the rows."""
+    there = 0
+    if row < rows:
+        there = limit
+    dy = load_global(share, row_of(arrays.dy, row), first, there)
+    return dy, load_global(share, row_of(arrays.x, row), first, there)
 
 
 @device_function
@@ -202,11 +212,13 @@ def backward_kernel(
         dweight, dbias = zeros(SHARE), zeros(SHARE)
         turn = 0
         phase = 0
+        dy, x = load_rows(SHARE, arrays, block, sizes.rows, first, limit)
         for row in range(block, sizes.rows, blocks):
-            gradient = load_row(SHARE, arrays.dy, row, first, limit)
-            values = load_row(SHARE, arrays.x, row, first, limit)
+            gradient, values = to_float(SHARE, dy), to_float(SHARE, x)
             rstd = statistic(arrays.rstd, row)
             normal = centre(values, arrays.mean, row) * rstd
+            # The next row is on its way while the threads meet for this one.
+            dy, x = load_rows(SHARE, arrays, row + blocks, sizes.rows, first, limit)
             dweight = add_weight(dweight, gradient, normal)
             dbias = add_bias(dbias, gradient, normal)
             gradient = scale(gradient, weight)
