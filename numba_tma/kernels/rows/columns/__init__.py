@@ -1,6 +1,6 @@
 """Column sums: blocks add up tiles of columns, and the last block of a tile adds up the blocks'.
 
-The workspace has the float32 sums of each block. Every sum has a fixed order, whichever block is
+Of few rows, threads add up whole columns. Otherwise the workspace has the float32 sums of each block. Every sum has a fixed order, whichever block is
 the last, so that equal inputs give equal bits.
 """
 
@@ -13,10 +13,18 @@ from numba_tma.kernels._host import device
 from numba_tma.kernels._host.fill import fill
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.workspace import float_workspace, zero_counters
-from numba_tma.kernels.rows.columns.plan import THREADS, ColumnSizes, plan_for
+from numba_tma.kernels.rows.columns.plan import (
+    FEW_COLUMNS,
+    FEW_THREADS,
+    THREADS,
+    ColumnSizes,
+    has_few_rows,
+    plan_for,
+)
 from numba_tma.kernels.rows.plan import RowMemory
 
 column_sums_kernel = shipped("numba_tma.kernels.rows.columns.kernel", "column_sums_kernel")
+few_rows_kernel = shipped("numba_tma.kernels.rows.columns.kernel", "few_rows_kernel")
 
 
 def sum_columns(
@@ -29,6 +37,12 @@ def sum_columns(
     rows, columns = x.shape
     if not rows:
         fill(out, 0, stream)
+        return []
+    if parts is None and has_few_rows(x, device.sm_count()):
+        blocks = -(-columns // (FEW_THREADS * FEW_COLUMNS))
+        rows_of_x = RowMemory(x.address, x.strides[0])
+        kernel = few_rows_kernel(x.dtype, out.dtype)
+        launch(kernel, blocks, FEW_THREADS, stream, rows_of_x, rows, columns, out.address)
         return []
     plan = plan_for(x, device.sm_count(), parts)
     spaces: list[DeviceArray] = []

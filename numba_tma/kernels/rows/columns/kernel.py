@@ -33,7 +33,7 @@ from numba_tma.device.shared import shared_tile
 from numba_tma.host.annotations import Address, DeviceFunction, Integer, Kernel, Registers
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Tile
-from numba_tma.kernels.rows.columns.plan import BLOCKS, THREADS
+from numba_tma.kernels.rows.columns.plan import BLOCKS, FEW_COLUMNS, FEW_THREADS, THREADS
 from numba_tma.kernels.rows.plan import UNALIGNED
 
 FLOAT = Share(as_dtype("f32"), 4, 1, 1, False)  #: An element of a row of sums.
@@ -55,22 +55,31 @@ def read_sum(sums: Integer, i: Integer, count: Integer) -> Registers:
 
 
 @device_function
+def read_four(sums: Integer, i: Integer, size: Integer, count: Integer) -> Registers:
+    """Return the sum of the elements i, i + size, i + 2 * size and i + 3 * size."""
+    low = read_sum(sums, i, count) + read_sum(sums, i32(i + size), count)
+    third, fourth = i32(i + 2 * size), i32(i + 3 * size)
+    return low + (read_sum(sums, third, count) + read_sum(sums, fourth, count))
+
+
+@device_function
 def fold_rows(sums: Integer, rows: Integer, columns: Integer) -> None:
-    """Add up rows in shared memory, four at a time; the first row becomes the sum of all.
+    """Add up rows in shared memory, eight at a time; the first row becomes the sum of all.
 
     Executed by all threads of the block, before and after which it synchronises.
     """
     cuda.syncthreads()
     while rows > 1:
-        count, fewer = i32(rows * columns), i32((rows + 3) // 4)
-        size = i32(fewer * columns)
-        for i in range(cuda.threadIdx.x, size, THREADS):
-            low = read_sum(sums, i, count) + read_sum(sums, i32(i + size), count)
-            two, three = i32(i + 2 * size), i32(i + 3 * size)
-            high = read_sum(sums, two, count) + read_sum(sums, three, count)
-            ptx.st_shared_f32(u32(sums + 4 * i), (low + high)[0])
-        rows = fewer
-        cuda.syncthreads()
+        count, fewer = i32(rows * columns), i32((rows + 7) >> 3)
+        size, i = i32(fewer * columns), i32(cuda.threadIdx.x)
+        rows, first = fewer, i32(0)
+        while first < size:  # all threads meet in it, so that the compiler does not unroll it
+            far = i32(i + 4 * size)
+            total = read_four(sums, i, size, count) + read_four(sums, far, size, count)
+            if i < size:
+                ptx.st_shared_f32(u32(sums + 4 * i), total[0])
+            i, first = i32(i + THREADS), i32(first + THREADS)
+            cuda.syncthreads()
 
 
 @device_function
@@ -90,7 +99,7 @@ def is_last(counter: Address, blocks: Integer, answer: Integer) -> bool:
     return ptx.ld_shared_u32(answer) == u32(blocks - 1)
 
 
-def load_within(share: Share) -> DeviceFunction:
+def access_within(share: Share) -> DeviceFunction:
     """Return ``load(place, begin, end, is_row)``: the access at `place` within a range of memory.
 
     An access is 0 if the row does not exist, and so are its elements beyond the range.
@@ -116,20 +125,20 @@ def load_within(share: Share) -> DeviceFunction:
     return load_whole if share.aligned else load_touched
 
 
-def add_up(share: Share) -> DeviceFunction:
-    """Return ``add(place, stride, begin, end, row, rows, step)``: the sum of a thread's accesses.
+def add_up(share: Share, load: DeviceFunction) -> DeviceFunction:
+    """Return ``add(place, stride, low, high, row, rows, step)``: the sum of a thread's accesses.
 
-    They are at `place`, in the rows row, row + step, ... below `rows`, `stride` bytes apart. Four
-    are in flight at a time.
+    They are those of ``load(place, low, high, is_row)`` in the rows row, row + step, ... below
+    `rows`, `stride` bytes apart. `BATCH` are in flight at a time.
     """
-    SHARE, load = share, load_within(share)
+    SHARE = share
 
     @device_function
     def add(
         place: Address,
         stride: Integer,
-        begin: Address,
-        end: Address,
+        low: Integer,
+        high: Integer,
         row: Integer,
         rows: Integer,
         step: Integer,
@@ -137,10 +146,10 @@ def add_up(share: Share) -> DeviceFunction:
         values = zeros(SHARE)
         while row < rows:
             second, third, fourth = row + step, row + 2 * step, row + 3 * step
-            a = load(place + row * stride, begin, end, True)
-            b = load(place + second * stride, begin, end, second < rows)
-            c = load(place + third * stride, begin, end, third < rows)
-            d = load(place + fourth * stride, begin, end, fourth < rows)
+            a = load(place + row * stride, low, high, True)
+            b = load(place + second * stride, low, high, second < rows)
+            c = load(place + third * stride, low, high, third < rows)
+            d = load(place + fourth * stride, low, high, fourth < rows)
             values = values + ((a + b) + (c + d))
             row += 4 * step
         return values
@@ -150,13 +159,12 @@ def add_up(share: Share) -> DeviceFunction:
 
 @functools.cache
 def column_sums_kernel(dtype: DType, width: int, out: DType) -> Kernel:
-    """Return the kernel for elements of `dtype`, in accesses of `width` bytes or `UNALIGNED`."""
-    is_aligned = width != UNALIGNED
-    SHARE = Share(dtype, width if is_aligned else 16, 1, 1, False, aligned=is_aligned)
+    """Return the kernel for elements of `dtype`; `width` is 16 or `UNALIGNED`."""
+    SHARE = Share(dtype, 16, 1, 1, False, aligned=width != UNALIGNED)
     OUT = Share(out, out.itemsize, 1, 1, False)
-    ITEM, WIDTH, LANES = dtype.itemsize, SHARE.width, SHARE.lanes
-    SHARED, ANSWER = Tile((THREADS * max(LANES, 4),), "f32"), Tile((4,), "u32")
-    add_rows, add_sums = add_up(SHARE), add_up(SUMS)
+    ITEM, LANES = dtype.itemsize, SHARE.lanes
+    SHARED, ANSWER = Tile((THREADS * LANES,), "f32"), Tile((4,), "u32")
+    add_rows, add_sums = (add_up(share, access_within(share)) for share in (SHARE, SUMS))
 
     @cuda.jit(launch_bounds=(THREADS, BLOCKS))
     def column_sums(x, sizes, sums, counters, y):  # type: ignore[no-untyped-def]
@@ -168,22 +176,21 @@ def column_sums_kernel(dtype: DType, width: int, out: DType) -> Kernel:
         down, across = parts_of(thread, sizes.across)
         part, parts = i64(group * sizes.down + down), i64(sizes.groups * sizes.down)
         start = x.address + part * x.stride + begin * ITEM
-        before = start & (WIDTH - 1)
+        before = start & 15
         column = i32(across * LANES - before // ITEM)
         if down < sizes.down and column < columns:
-            place = start - before + across * WIDTH - part * x.stride
+            place = start - before + across * 16 - part * x.stride
             values = add_rows(place, x.stride, sizes.begin, sizes.end, part, sizes.rows, parts)
             write_floats(SHARE, u32(own + 4 * down * columns), column, columns, values)
-        rows, columns = i32(sizes.down * sizes.packed), i32(columns // sizes.packed)
+        rows, columns = i32(sizes.down * sizes.packed), parts_of(columns, sizes.packed)[0]
         fold_rows(own, rows, columns)
         if sizes.groups > 1:
             padded = i32((columns + 3) // 4 * 4)
             pitch, groups = i64(4 * padded), i64(sizes.groups)
             widest = parts_of(sizes.tile_columns, sizes.packed)[0]
             place = sums + 4 * ((widest + 3) // 4 * 4) * groups * tile
-            for i in range(thread, padded, THREADS):
-                value = from_float(FLOAT, read_sum(own, i, columns))
-                store_global(FLOAT, place + group * pitch, i, padded, value)
+            value = from_float(FLOAT, read_sum(own, thread, columns))
+            store_global(FLOAT, place + group * pitch, thread, padded, value)
             if not is_last(counters + 4 * tile, sizes.groups, answer.address_of((0,))):
                 return
             down, across = parts_of(thread, padded // 4)
@@ -194,8 +201,34 @@ def column_sums_kernel(dtype: DType, width: int, out: DType) -> Kernel:
                 values = add_sums(place + 16 * across, pitch, place, end, row, groups, i64(rows))
                 write_floats(SUMS, u32(own + 4 * down * padded), 4 * across, padded, values)
             fold_rows(own, rows, padded)
-        for i in range(thread, columns, THREADS):
-            value = from_float(OUT, read_sum(own, i, columns))
-            store_global(OUT, y, begin + i, begin + columns, value)
+        while thread < columns:
+            value = from_float(OUT, read_sum(own, thread, columns))
+            store_global(OUT, y, i32(begin + thread), i32(begin + columns), value)
+            thread = i32(thread + THREADS)
 
     return column_sums
+
+
+@functools.cache
+def few_rows_kernel(dtype: DType, out: DType) -> Kernel:
+    """Return the kernel in which threads add up all rows of their columns, element by element."""
+    SHARE = Share(dtype, dtype.itemsize, FEW_COLUMNS, FEW_THREADS, False)
+    OUT = Share(out, out.itemsize, FEW_COLUMNS, FEW_THREADS, False)
+    COLUMNS = FEW_COLUMNS * FEW_THREADS
+
+    @device_function
+    def load_row(place: Address, first: Integer, columns: Integer, is_row: bool) -> Registers:
+        limit = i32(0)
+        if is_row:
+            limit = i32(columns)
+        return to_float(SHARE, load_global(SHARE, place, i32(first), limit))
+
+    add_rows = add_up(SHARE, load_row)
+
+    @cuda.jit(launch_bounds=FEW_THREADS)
+    def add_few_rows(x, rows, columns, y):  # type: ignore[no-untyped-def]
+        first = i32(cuda.blockIdx.x * COLUMNS + cuda.threadIdx.x)
+        values = add_rows(x.address, x.stride, first, columns, i64(0), rows, 1)
+        store_global(OUT, y, first, i32(columns), from_float(OUT, values))
+
+    return add_few_rows

@@ -15,6 +15,8 @@ from numba_tma.kernels.rows.plan import UNALIGNED
 THREADS = 512  #: Of a block.
 BLOCKS = 2  #: Of an SM, at most.
 BATCH = 4  #: Loads that a thread has in flight.
+FEW_THREADS = 256  #: Of a block, where there are few rows.
+FEW_COLUMNS = 4  #: Of a thread there.
 _PACKED = 1024  #: Bytes up to which short rows are read as one.
 _WIDTHS = (16, 32, 64)  #: Threads across a tile, if the matrix has so many accesses.
 
@@ -61,31 +63,48 @@ def plan_for(x: Array, sms: int, parts: int | None = None) -> ColumnPlan:
     With `parts`, the rows have so many parts, rounded up to those of whole blocks.
     """
     (rows, columns), itemsize = x.shape, x.itemsize
-    pitch = x.strides[0] if rows > 1 else columns * itemsize
+    pitch = x.strides[0] if rows > 1 else 0
     packed = _packed(rows, columns * itemsize, pitch)
     rows, columns, pitch = -(-rows // packed), columns * packed, pitch * packed
-    phases = 16 // math.gcd(16, pitch) if rows > 1 else 1
-    width = _width(x, rows, columns * itemsize, pitch)
-    if width != UNALIGNED:
-        phases = 1
+    width = 16 if _is_aligned(x, columns * itemsize, pitch) else UNALIGNED
     extra = int(width == UNALIGNED)  # a row touches one access more if it begins within one
-    lanes = (width or 16) // itemsize
-    accesses = -(-columns // lanes)
-    most = BLOCKS * sms
+    phases, lanes = 16 // math.gcd(16, pitch), 16 // itemsize
+    accesses, most = -(-columns // lanes), BLOCKS * sms
     blocks = min(most, -(-accesses * rows // (BATCH * THREADS)))
-    across = _across(accesses, rows, blocks, lanes, phases, most)
+    across = _across(accesses, rows, blocks, lanes, THREADS // phases)
+    while accesses > across * most and across * phases < THREADS and not parts:
+        across *= 2
     if packed > 1 or accesses + extra <= across:
         tiles, each = 1, accesses
     else:
-        whole = across - extra - (across - extra) % 4 if extra else across
+        whole = across - 4 * extra  # threads, and columns in multiples of 64 B
         tiles = -(-accesses // whole)
         each = -(-accesses // (4 * tiles)) * 4
         tiles = -(-accesses // each)
     across = each + extra
     down = THREADS // across
     down -= down % phases
-    groups = -(-parts // down) if parts else min(max(1, blocks // tiles), -(-rows // down))
-    return ColumnPlan(width, packed, across, down, min(each * lanes, columns), tiles, groups)
+    columns = min(each * lanes, columns)
+    groups = -(-min(parts or rows, rows) // down)
+    if not parts:
+        can_add = columns // packed <= THREADS  # the sums of other blocks, a column for a thread
+        groups = min(groups, _groups(blocks, tiles, most) if can_add else 1)
+    return ColumnPlan(width, packed, across, down, columns, tiles, groups)
+
+
+def has_few_rows(x: Array, sms: int) -> bool:
+    """Return whether a thread had better add up all rows of its columns.
+
+    Each row would be the only one of its part. The tiles of longer rows, which begin anywhere,
+    would be for more blocks than run at once.
+    """
+    (rows, columns), pitch = x.shape, x.strides[0]
+    if rows <= 2 * BATCH:
+        return True
+    if _is_aligned(x, columns * x.itemsize, pitch):
+        return False
+    is_long = columns * x.itemsize > math.gcd(16, pitch) * THREADS * BLOCKS * sms
+    return rows <= (16 if is_long else 4) * BATCH
 
 
 def _packed(rows: int, nbytes: int, pitch: int) -> int:
@@ -95,35 +114,28 @@ def _packed(rows: int, nbytes: int, pitch: int) -> int:
     return min(1 << (_PACKED // nbytes).bit_length() - 1, 1 << (rows - 1).bit_length())
 
 
-def _width(x: Array, rows: int, nbytes: int, pitch: int) -> int:
-    """Return the width of an access.
-
-    Few rows that begin anywhere are read by elements: each row would be the only one of its part.
-    """
-    _, end = x.extent
-    steps = pitch if rows > 1 else 0
-    if math.gcd(x.address, end, nbytes, steps) % 16 == 0:
-        return 16
-    phases = 16 // math.gcd(16, steps)
-    return x.itemsize if rows < BATCH * phases else UNALIGNED
+def _is_aligned(x: Array, nbytes: int, pitch: int) -> bool:
+    """Return whether all accesses of rows of `nbytes` are whole."""
+    return math.gcd(x.address, x.extent[1], nbytes, pitch) % 16 == 0
 
 
-def _across(
-    accesses: int, rows: int, blocks: int, lanes: int, phases: int, most: int
-) -> int:
+def _across(accesses: int, rows: int, blocks: int, lanes: int, widest: int) -> int:
     """Return how many threads share a row of a tile.
 
     The narrower a tile, the fewer groups it has of as many blocks: the last block of a tile then
-    adds up what a batch of loads brings. Few rows, and tiles for more blocks than run at once, make
-    tiles wider.
+    adds up what a batch of loads brings. Few rows make tiles wider.
     """
-    rows_at_once = 1 << (rows - 1).bit_length()
     across = _WIDTHS[0]
     for wider in _WIDTHS[1:]:
         if wider * wider * blocks <= BATCH * 4 * THREADS // lanes * accesses:
             across = wider
-    while across < THREADS // phases and (
-        THREADS // across > rows_at_once or accesses > across * most
-    ):
+    while across < widest and THREADS // across >= 2 * rows:
         across *= 2
     return across
+
+
+def _groups(blocks: int, tiles: int, most: int) -> int:
+    """Return how many groups fill the GPU; of more tiles than run at once, the last wave, too."""
+    if tiles <= most:
+        return max(1, blocks // tiles)
+    return max(range(8, 0, -1), key=lambda n: tiles * n / most / -(-tiles * n // most))
