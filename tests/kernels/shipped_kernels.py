@@ -9,7 +9,6 @@ from numba import typeof, types
 
 from numba_tma import Swizzle, Tile
 from numba_tma.backend.lowering.types import TensorMapType
-from numba_tma.device.share import Share
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.rows import Divisor, PlacedRows
 from numba_tma.kernels.attention import split_kv as _attention_splits
@@ -20,7 +19,8 @@ from numba_tma.kernels.pointwise import api as pointwise
 from numba_tma.kernels.pointwise.activations import GELU, SWIGLU
 from numba_tma.kernels.pointwise.api import plan_for as pointwise_plan
 from numba_tma.kernels.rows.backward import BackwardArrays, backward_kernel
-from numba_tma.kernels.rows.columns import partial_sums_kernel
+from numba_tma.kernels.rows.columns import column_sums_kernel, few_rows_kernel
+from numba_tma.kernels.rows.columns.plan import ColumnSizes
 from numba_tma.kernels.rows.kernel import RowOperation
 from numba_tma.kernels.rows.launching import kernel_for
 from numba_tma.kernels.rows.layernorm import LAYERNORM
@@ -42,7 +42,7 @@ from numba_tma.kernels.transpose import api as transpose
 from tests.kernels import matmul_forms
 
 BYTES, COUNTER, INT, F32 = types.uint8[::1], types.uint32[::1], types.int64, types.float32
-BF16 = as_dtype("bf16")
+BF16, FLOAT = as_dtype("bf16"), as_dtype("f32")
 
 
 def _map(shape: tuple[int, ...], dtype: Any) -> TensorMapType:
@@ -58,6 +58,7 @@ ROWS = (
 )
 #: What kernels over units of rows take: an input, the output, its rows, their bytes and units.
 UNIT_ROWS = (*(typeof(PlacedRows(0, 0, 0)),) * 2, INT, INT, typeof(Divisor(0, 0, 0)))
+COLUMN_SUMS = (typeof(MEMORY), typeof(ColumnSizes(*(0,) * 10)), INT, INT, INT)
 UNALIGNED_PLAN = plan_for("layernorm", 50257, 2, UNALIGNED)
 PLAIN, WEIGHT, AFFINE = RowOptions(), RowOptions(weight=True), RowOptions(weight=True, bias=True)
 EVERYTHING = RowOptions(True, True, True, True, (True, True))
@@ -122,7 +123,9 @@ SHIPPED: dict[str, tuple[Any, tuple[Any, ...]]] = {
         ),
         (typeof(BackwardArrays(MEMORY, MEMORY, 0, 0, 0, MEMORY, 0, 0)), ROWS[1]),
     ),
-    "column_sum": (partial_sums_kernel(Share(BF16, 16, 1, 128, False), 128), (INT,) * 8),
+    "column_sum": (column_sums_kernel(BF16, 16, FLOAT), COLUMN_SUMS),
+    "column_sum_unaligned": (column_sums_kernel(BF16, UNALIGNED, FLOAT), COLUMN_SUMS),
+    "column_sum_few": (few_rows_kernel(BF16, FLOAT), (typeof(MEMORY), INT, INT, INT)),
     "copy_units": (copy.copy_units_kernel(2, 256, False, "any"), UNIT_ROWS),
     "gelu": (
         pointwise.chunk_kernel(GELU["bf16"].fn, 1, 0, BF16, pointwise_plan(1)),

@@ -28,8 +28,9 @@ def launches(monkeypatch):
             noted.append((kernel, blocks, threads, stream, given))
         )  # fmt: skip
     monkeypatch.setattr(fills, "fill_kernel", lambda: "fill")
-    monkeypatch.setattr(columns, "partial_sums_kernel", lambda *of: of)
-    monkeypatch.setattr(columns, "add_rows_kernel", lambda *of: of)
+    monkeypatch.setattr(columns, "column_sums_kernel", lambda *of: of)
+    monkeypatch.setattr(columns, "few_rows_kernel", lambda *of: of)
+    monkeypatch.setattr(columns, "zero_counters", lambda count: Array(8, (count,), np.uint32))
     monkeypatch.setattr(columns.device, "sm_count", lambda: SMS)
     monkeypatch.setattr(
         columns, "float_workspace", lambda *shape: Array(9, shape, np.float32)
@@ -55,40 +56,6 @@ def test_a_thread_fills_a_word(launches, size, dtype, value, bits):
     fills.fill(None, 0, 7)
     fills.fill(read(1, (0,), dtype), 0, 7)
     assert not launches
-
-
-@pytest.mark.parametrize("rows", [1, 3, 100, 5000])
-@pytest.mark.parametrize(("width", "start"), [(8, 0), (64, 0), (1000, 0), (4096, 0), (63, 4)])
-def test_partial_sums_have_rows_of_whole_blocks(launches, rows, width, start):
-    """Up to 128 neighbours across, the rest below each other; 16 blocks an SM at most."""
-    x = read(1, (rows, width), np.float32, start=start)
-    sums = columns.partial_sums(x, 7)
-    ((kernel, blocks, threads, stream, given),) = launches
-    (share, across), accesses = kernel, width * 4 // (4 if start or width == 63 else 16)
-    assert across == min(128, 2 ** math.ceil(math.log2(accesses))) and threads == 128
-    assert (share.width * accesses, share.count, share.step) == (4 * width, 1, across)
-    tiles, down = math.ceil(accesses / across), 128 // across
-    parts = min(512, rows, 16 * SMS * down // tiles)
-    groups = max(1, math.ceil(parts / down))
-    assert (blocks, stream, sums.shape) == (groups * tiles, 7, (groups * down, width))
-    address, pitch, *rest, where, padded, across_all = given
-    assert (address, pitch) == (x.address, 4 * width)
-    assert rest == [rows, accesses, 4 * width]
-    assert (padded, across_all) == (groups * down, tiles)
-
-
-def test_sums_have_as_many_parts_as_are_asked_for(launches):
-    assert columns.partial_sums(read(1, (50, 64), np.float32), 7, 9).shape == (16, 64)
-    assert launches[0][1] == 2  # a block has eight rows of 16 accesses
-
-
-@pytest.mark.parametrize("width", [1, 128, 129, 1000])
-def test_a_thread_adds_up_a_column(launches, width):
-    sums, out = read(1, (9, width), np.float32), read(2, (width,), np.float16)
-    columns.add_rows(sums, out, 7)
-    (((dtype,), blocks, threads, stream, given),) = launches
-    assert (dtype, threads, stream) == (as_dtype("f16"), 128, 7)
-    assert blocks == math.ceil(width / 128) and given == (sums.address, 9, width, out.address)
 
 
 def test_axes_of_one_element_have_strides_that_tma_takes(monkeypatch):
@@ -118,9 +85,9 @@ def test_views_of_the_last_positions_and_of_shared_heads():
 
 
 @pytest.mark.parametrize("rows", [1, 32, 33, 263, 264, 5000])
-@pytest.mark.parametrize("cluster", [1, 2, 8])
+@pytest.mark.parametrize("plan", [RowPlan(64), RowPlan(256), RowPlan(512, 1, 2), RowPlan(1024)])
 @pytest.mark.parametrize("name", ["rmsnorm_backward", "layernorm_backward"])
-def test_gradients_of_norms_have_two_blocks_an_sm(launches, monkeypatch, name, rows, cluster):
+def test_gradients_of_norms_have_512_threads_an_sm(launches, monkeypatch, name, rows, plan):
     """A cluster has a row at a time, and its sums are a row of a workspace."""
     for fake in ("launch", "float_workspace"):
         monkeypatch.setattr(backward, fake, getattr(columns, fake))
@@ -129,9 +96,20 @@ def test_gradients_of_norms_have_two_blocks_an_sm(launches, monkeypatch, name, r
     arrays = [Array(i, shape, np.float32) for i, shape in enumerate(shapes)]
     if name == "rmsnorm_backward":
         arrays[4] = arrays[7] = None
-    spaces = backward._prepare(arrays, 7, (), name, None, RowPlan(64, 1, cluster))
+    spaces = backward._prepare(arrays, 7, (), name, None, plan)
     (sums, blocks, threads, stream, _), *added = launches
-    groups = min(rows, 2 * SMS // cluster)
-    assert (blocks, threads, stream) == (groups * cluster, 64, 7)
-    assert sums == len(spaces) == len(added) == (1 if name == "rmsnorm_backward" else 2)
-    assert {space.shape for space in spaces} == {(groups, 512)}
+    groups = min(rows, max(1, 512 // plan.threads) * SMS // plan.cluster)
+    assert (blocks, threads, stream) == (groups * plan.cluster, plan.threads, 7)
+    assert sums == len(added) == (1 if name == "rmsnorm_backward" else 2)
+    assert [space.shape for space in spaces[:sums]] == [(groups, 512)] * sums
+    places = [Read.read("f", "", space).address for space in spaces[:sums]]
+    assert [given[0].address for *_, given in added] == places
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_gradients_of_norms_hold_16_elements_a_thread(itemsize):
+    for columns_, threads, cluster in ((64, 16 * itemsize, 1), (4096, 256, 1), (8192, 512, 1)):
+        plan = RowPlan(threads, 1, cluster, blocks=512 // threads)
+        assert backward.plan_for(columns_, itemsize) == plan
+    assert backward.plan_for(16384, itemsize) == RowPlan(512, 1, itemsize, blocks=1)
+    assert backward.plan_for(131072, itemsize) == RowPlan(1024, 1, 8, blocks=1)

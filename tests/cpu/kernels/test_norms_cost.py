@@ -3,7 +3,6 @@
 import pytest
 
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.rows.columns import add_rows_kernel
 from numba_tma.kernels.rows.launching import kernel_for
 from numba_tma.kernels.rows.layernorm import LAYERNORM
 from numba_tma.kernels.rows.plan import PLANS, RowOptions, RowPlan, plan_for
@@ -11,7 +10,7 @@ from numba_tma.kernels.rows.reductions import ROW_MAX, ROW_SUM
 from numba_tma.kernels.rows.rmsnorm import RMSNORM
 from numba_tma.kernels.rows.softmax import LOG_SOFTMAX, SOFTMAX
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
-from tests.kernels.shipped_kernels import EVERYTHING, INT, RESIDUAL, ROWS
+from tests.kernels.shipped_kernels import EVERYTHING, RESIDUAL, ROWS
 
 OPTIONS = {
     RMSNORM: RowOptions(weight=True),
@@ -130,8 +129,3 @@ def test_staged_rows(op, cluster, length):
     columns = 32768 * cluster - (0 if length == "whole slots" else 1000)
     plan = RowPlan(512, 1, cluster, bulk=True, slot=16384)
     check(kernel_of(op, columns, plan=plan), ROWS)
-
-
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
-def test_the_sum_of_a_workspace(dtype):
-    check(add_rows_kernel(as_dtype(dtype)), (INT,) * 4)

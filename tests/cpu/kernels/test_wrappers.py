@@ -63,6 +63,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(_driver, "current_device", lambda: 0)
     for module in (_columns, _backward):
         monkeypatch.setattr(module, "float_workspace", space)
+    monkeypatch.setattr(_columns, "zero_counters", lambda count: space(1, count))
 
     def counter():
         address = (99 << 40) + 4 * len(noted.counters)

@@ -7,6 +7,9 @@ from numba import cuda
 
 from numba_tma.device import combine
 from numba_tma.device.combine import lanes_max, lanes_sum
+from numba_tma.kernels.rows import columns
+from numba_tma.kernels.rows.columns import kernel as column_kernels
+from numba_tma.kernels.rows.columns import plan as column_plans
 from numba_tma.kernels.rows.plan import RowPlan
 from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum
 from tests.kernels.meeting import ROWS, meeting
@@ -117,18 +120,79 @@ def check_meeting(threads, blocks):
     np.testing.assert_array_equal(got, np.broadcast_to(given.sum(-1, keepdims=True), got.shape))
 
 
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Column sums have blocks of 128 threads, and tiles to match."""
+    for module in (columns, column_kernels, column_plans):
+        monkeypatch.setattr(module, "THREADS", 128)
+    monkeypatch.setattr(column_plans, "_PACKED", 256)
+    monkeypatch.setattr(column_plans, "_WIDTHS", (16,))
+    kernel = column_kernels.column_sums_kernel.__wrapped__
+    monkeypatch.setattr(columns, "column_sums_kernel", kernel)
+
+
+def check_columns(x, **options):
+    """Hold sums, of which none is left as it was, to float64."""
+    exact, out = x.astype(np.float64), np.full(x.shape[1], np.nan, np.float32)
+    assert column_sum(x, out=out, **options) is out
+    assert (np.abs(out - exact.sum(0)) <= 2.0**-20 * np.abs(exact).sum(0)).all()
+    return out
+
+
+def placed(rows, width, dtype, form):
+    """Return a matrix at the start of memory, from the second element on, or with gaps, too."""
+    pitch, start = width + 3 * (form == "view"), int(form != "aligned")
+    flat = values(start + rows * pitch, dtype)
+    if form == "view":
+        flat[start:].reshape(rows, pitch)[:, width:] = np.nan
+    return flat[start:].reshape(rows, pitch)[:, :width]
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("form", ["aligned", "shifted", "view"])
 @pytest.mark.parametrize(
-    ("rows", "columns"), [(1, 1), (7, 3), (20, 64), pytest.param(5, 301, marks=pytest.mark.slow)]
+    ("rows", "width", "dtype"),
+    [
+        (40, 3, ml_dtypes.bfloat16),  # short rows, many read as one
+        (70, 33, np.float32),
+        (21, 136, ml_dtypes.bfloat16),  # more columns than a tile has
+        pytest.param(200, 1, np.float16, marks=SLOW),
+        pytest.param(33, 129, np.float32, marks=SLOW),
+        pytest.param(33, 301, np.float16, marks=SLOW),
+        *(pytest.param(18, n, ml_dtypes.bfloat16, marks=SLOW) for n in range(2, 71)),
+    ],
 )
-def test_columns(rows, columns):
-    x = values((rows, columns), ml_dtypes.bfloat16)
-    exact = x.astype(np.float64)
-    for parts in (None, 2):
-        error = np.abs(column_sum(x, parts=parts) - exact.sum(0))
-        assert (error <= 2.0**-20 * np.abs(exact).sum(0)).all()
-    out = np.zeros(columns, np.float16)
+def test_columns(small_blocks, rows, width, dtype, form):
+    x = placed(rows, width, dtype, form)
+    check_columns(x)
+    np.testing.assert_array_equal(check_columns(x, parts=70), check_columns(x, parts=70))
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 7), (7, 1030)])
+def test_columns_of_few_rows(rows, width):
+    x = placed(rows, width, ml_dtypes.bfloat16, "view")
+    check_columns(x)
+
+
+def test_columns_in_parts_of_few_rows(small_blocks):
+    check_columns(placed(3, 70, ml_dtypes.bfloat16, "shifted"), parts=2)
+
+
+def test_columns_of_repeated_and_reversed_rows(small_blocks):
+    x = values((20, 24), ml_dtypes.bfloat16)
+    check_columns(x[::-1])
+    check_columns(np.broadcast_to(x[3], (20, 24)))
+    check_columns(x[::-1, 3:])
+
+
+def test_columns_of_whole_blocks():
+    x = values((20, 64), ml_dtypes.bfloat16)
+    sums = check_columns(x)
+    out = np.zeros(64, np.float16)
     assert column_sum(x, out=out) is out
-    assert (np.abs(out - exact.sum(0)) <= 2.0**-9 * np.abs(exact).sum(0) + 1e-6).all()
+    np.testing.assert_array_equal(out, sums.astype(np.float16))
 
 
 def test_columns_written_as_bits_of_x():
