@@ -65,9 +65,10 @@ def test_without_a_weight_and_sums():
     np.testing.assert_allclose(got, want[0], 1e-5, 1e-5)
 
 
+@pytest.mark.parametrize("itemsize", [2, 4])
 @pytest.mark.parametrize("columns", [1, 64, 1024, 16384, 262144])
-def test_a_plan_covers_the_row(columns):
-    plan = plan_for(columns)
+def test_a_plan_covers_the_row(columns, itemsize):
+    plan = plan_for(columns, itemsize)
     assert plan.threads <= 1024 and plan.cluster <= 8 and plan.threads % 32 == 0
     assert 32 * plan.threads * plan.cluster >= columns
 
