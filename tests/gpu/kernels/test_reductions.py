@@ -68,6 +68,36 @@ def test_columns(shape, name):
     np.testing.assert_array_equal(to_host(out).view("u1"), rounded.view("u1"))
 
 
+@pytest.mark.parametrize("form", ["odd", "shifted", "view"])
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *((4001, n) for n in (1, 3, 8, 31, 33, 56, 63, 70)),  # short rows, many read as one
+        *((n, 1001) for n in (1, 8, 9, 16, 17, 100)),
+        (1949, 528), (20, 150001), (70, 150001), (50001, 63), (12345, 783),
+    ],
+)  # fmt: skip
+@on_gpu
+def test_columns_that_begin_anywhere(shape, name, form):
+    """Every column is written, in the same bits each time; NaN between rows is left out."""
+    (rows, width), start = shape, int(form != "odd")
+    pitch = width + 3 * (form == "view")
+    flat = normal((start + rows * pitch,), name, 1)
+    placed = flat[start:].reshape(rows, pitch)
+    placed[:, width:] = np.nan
+    bits = flat.view(np.uint16) if name == "bf16" else flat
+    device = cuda.to_device(bits)[start:].reshape(rows, pitch)[:, :width]
+    exact = placed[:, :width].astype(np.float64)
+    dtype = {"dtype": "bf16"} if name == "bf16" else {}
+    results = []
+    for _ in range(2):
+        out = cuda.to_device(np.full(width, np.nan, np.float32))
+        results.append(column_sum(device, out=out, **dtype).copy_to_host())
+    assert (np.abs(results[0] - exact.sum(0)) <= 64 * EPS32 * np.abs(exact).sum(0)).all()
+    np.testing.assert_array_equal(*results)
+
+
 @on_gpu
 def test_columns_of_rows_with_gaps():
     padded = normal((513, 140), "f32", 1)
