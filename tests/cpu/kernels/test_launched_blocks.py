@@ -7,7 +7,6 @@ import pytest
 
 from numba_tma.host import ragged
 from numba_tma.host.arrays import Array as Read
-from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Tile
 from numba_tma.kernels._host import fill as fills
 from numba_tma.kernels.attention import arrays

@@ -280,6 +280,13 @@ def test_counters_are_zeroed_words_of_slabs(monkeypatch):
     assert all(type_of(one) == type_of(counters[0]) and one.nbytes == 4 for one in counters)
 
 
+def test_counters_of_a_call_are_zeroed():
+    with RecordingDriver().installed() as driver:
+        counters = _workspace.zero_counters(5)
+        assert (counters.shape, counters.dtype) == ((5,), np.uint32)
+        assert driver.zeroed == [(counters.address, 20)]
+
+
 def test_partial_results_of_a_call_within_another(gpu):
     """The inner call has the same launch, so it is forgotten with the outer one."""
 

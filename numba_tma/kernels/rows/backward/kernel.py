@@ -31,8 +31,8 @@ from numba_tma.host.annotations import (
     Registers,
 )
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.rows.kernel import compiled
 from numba_tma.kernels.rows.backward import BackwardArrays
+from numba_tma.kernels.rows.kernel import compiled
 from numba_tma.kernels.rows.plan import RowMemory, RowPlan
 from numba_tma.kernels.rows.steps import no_store, nothing, row_of
 
@@ -61,9 +61,7 @@ def load_rows(
     limit: Integer,
 ) -> tuple[Registers, Registers]:
     """Load a thread's share of a row of dy and of x, as packed as in memory; 0 past the rows."""
-    there = 0
-    if row < rows:
-        there = limit
+    there = limit if row < rows else 0
     dy = load_global(share, row_of(arrays.dy, row), first, there)
     return dy, load_global(share, row_of(arrays.x, row), first, there)
 

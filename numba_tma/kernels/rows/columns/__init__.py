@@ -1,7 +1,7 @@
 """Column sums: blocks add up tiles of columns, and the last block of a tile adds up the blocks'.
 
-Of few rows, threads add up whole columns. Otherwise the workspace has the float32 sums of each block. Every sum has a fixed order, whichever block is
-the last, so that equal inputs give equal bits.
+Of few rows, threads add up whole columns. Otherwise a workspace has the float32 sums of each block.
+Every sum has a fixed order, whichever block is the last, so that equal inputs give equal bits.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ FAR = 1 << 30  #: Bytes, and more than an access has.
 
 
 @device_function
-def parts_of(number: Integer, size: Integer) -> tuple[Integer, Integer]:
+def parts_of(number: Integer, size: Integer) -> tuple[int, int]:
     """Divide by a size: how many times it goes into the number, and what is left."""
     times, left = quotient(u32(number), u32(size))
     return i32(times), i32(left)
@@ -83,7 +83,7 @@ def fold_rows(sums: Integer, rows: Integer, columns: Integer) -> None:
 
 
 @device_function
-def is_last(counter: Address, blocks: Integer, answer: Integer) -> bool:
+def is_last(counter: Address, blocks: Integer, answer: int) -> bool:
     """Return whether all other blocks that share a counter have been here; it becomes 0 again.
 
     Executed by all threads of the block. Orders what blocks wrote before for those that read
@@ -108,17 +108,13 @@ def access_within(share: Share) -> DeviceFunction:
 
     @device_function
     def load_whole(place: Address, begin: Address, end: Address, is_row: bool) -> Registers:
-        there = 0
-        if is_row and place < end:
-            there = 1
-        return to_float(SHARE, load_global(SHARE, place, i32(0), i32(there)))
+        num = 1 if is_row and place < end else 0
+        return to_float(SHARE, load_global(SHARE, place, i32(0), i32(num)))
 
     @device_function
     def load_touched(place: Address, begin: Address, end: Address, is_row: bool) -> Registers:
         location = max(place, begin)
-        limit = i64(0)
-        if is_row and location < end:
-            limit = min(end - location, FAR) // UNIT
+        limit = min(end - location, FAR) // UNIT if is_row and location < end else 0
         first = (place - location) // UNIT
         return to_float(SHARE, load_global(SHARE, location, i32(first), i32(limit)))
 
@@ -218,10 +214,8 @@ def few_rows_kernel(dtype: DType, out: DType) -> Kernel:
 
     @device_function
     def load_row(place: Address, first: Integer, columns: Integer, is_row: bool) -> Registers:
-        limit = i32(0)
-        if is_row:
-            limit = i32(columns)
-        return to_float(SHARE, load_global(SHARE, place, i32(first), limit))
+        limit = columns if is_row else 0
+        return to_float(SHARE, load_global(SHARE, place, i32(first), i32(limit)))
 
     add_rows = add_up(SHARE, load_row)
 
