@@ -4,8 +4,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels.rows.backward import layernorm_backward, plan_for, rmsnorm_backward
-from numba_tma.kernels.rows.plan import RowPlan
+from numba_tma.kernels.rows import backward
+from numba_tma.kernels.rows.backward import (
+    kernel,
+    layernorm_backward,
+    plan_for,
+    rmsnorm_backward,
+)
+from numba_tma.kernels.rows.plan import RowMemory, RowPlan
 from tests.tiers import quick
 
 
@@ -71,6 +77,17 @@ def test_a_plan_covers_the_row(columns, itemsize):
     plan = plan_for(columns, itemsize)
     assert plan.threads <= 1024 and plan.cluster <= 8 and plan.threads % 32 == 0
     assert 32 * plan.threads * plan.cluster >= columns
+
+
+@pytest.mark.parametrize(("row", "loaded"), [(0, 0), (4, 4), (5, 4), (700, 4)])
+def test_no_row_behind_the_last_is_loaded(monkeypatch, row, loaded):
+    places = []
+    monkeypatch.setattr(kernel, "load_global", lambda share, place, *rest: places.append(place))
+    arrays = backward.BackwardArrays(
+        RowMemory(1 << 20, 128), RowMemory(1 << 30, 256), 0, 0, 0, RowMemory(), 0, 0
+    )
+    kernel.load_rows(None, arrays, row, 5, 0, 8)
+    assert places == [(1 << 20) + 128 * loaded, (1 << 30) + 256 * loaded]
 
 
 def test_what_does_not_fit():

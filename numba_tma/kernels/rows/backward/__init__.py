@@ -56,9 +56,11 @@ def plan_for(columns: int, itemsize: int) -> RowPlan:
     """Return the default plan: about 16 elements per thread.
 
     A thread holds four float32 for each of its columns: x, dy and the sums for dweight and dbias,
-    and what it has of the next row. Clusters of float32 rows have half as many, for its registers.
+    and what it has of the next row. Short rows of float32, and clusters, have half as many for each
+    thread, which has registers for no more.
     """
-    threads = max(16 * itemsize, 1 << (-(-columns // 16) - 1).bit_length())
+    least = 32 if itemsize == 2 else 128
+    threads = max(least, 1 << (-(-columns // 16) - 1).bit_length())
     if itemsize == 4 and 512 < threads < 4096:
         threads *= 2
     blocks = min(8, max(1, threads // 512))

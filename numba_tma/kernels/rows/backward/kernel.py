@@ -60,10 +60,13 @@ def load_rows(
     first: Integer,
     limit: Integer,
 ) -> tuple[Registers, Registers]:
-    """Load a thread's share of a row of dy and of x, as packed as in memory; 0 past the rows."""
-    there = limit if row < rows else 0
-    dy = load_global(share, row_of(arrays.dy, row), first, there)
-    return dy, load_global(share, row_of(arrays.x, row), first, there)
+    """Load a thread's share of a row of dy and of x, as packed as in memory.
+
+    Past the rows that is the last one again: a predicate would take a register per access.
+    """
+    place = min(row, rows - 1)
+    dy = load_global(share, row_of(arrays.dy, place), first, limit)
+    return dy, load_global(share, row_of(arrays.x, place), first, limit)
 
 
 @device_function

@@ -13,6 +13,7 @@ access goes beyond the matrix.
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 from numba import cuda
 
@@ -33,7 +34,14 @@ from numba_tma.device.shared import shared_tile
 from numba_tma.host.annotations import Address, DeviceFunction, Integer, Kernel, Registers
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Tile
-from numba_tma.kernels.rows.columns.plan import BLOCKS, FEW_COLUMNS, FEW_THREADS, THREADS
+from numba_tma.kernels.rows.columns.plan import (
+    BATCH,
+    BLOCKS,
+    FEW_BATCH,
+    FEW_COLUMNS,
+    FEW_THREADS,
+    THREADS,
+)
 from numba_tma.kernels.rows.plan import UNALIGNED
 
 FLOAT = Share(as_dtype("f32"), 4, 1, 1, False)  #: An element of a row of sums.
@@ -99,6 +107,15 @@ def is_last(counter: Address, blocks: Integer, answer: int) -> bool:
     return ptx.ld_shared_u32(answer) == u32(blocks - 1)
 
 
+class Accesses(NamedTuple):
+    """A thread's accesses, one for each row."""
+
+    place: Address  #: Of row 0.
+    stride: Integer  #: Bytes from one row to the next.
+    low: Integer  #: What `load` takes as its second argument,
+    high: Integer  #: and as its third.
+
+
 def access_within(share: Share) -> DeviceFunction:
     """Return ``load(place, begin, end, is_row)``: the access at `place` within a range of memory.
 
@@ -121,33 +138,36 @@ def access_within(share: Share) -> DeviceFunction:
     return load_whole if share.aligned else load_touched
 
 
-def add_up(share: Share, load: DeviceFunction) -> DeviceFunction:
-    """Return ``add(place, stride, low, high, row, rows, step)``: the sum of a thread's accesses.
+def add_up(share: Share, load: DeviceFunction, batch: int = BATCH) -> DeviceFunction:
+    """Return ``add(accesses, row, rows, step)``: the sum of a thread's accesses.
 
-    They are those of ``load(place, low, high, is_row)`` in the rows row, row + step, ... below
-    `rows`, `stride` bytes apart. `BATCH` are in flight at a time.
+    They are those in the rows row, row + step, ... below `rows`; `load` is as `access_within` has
+    it. `batch` of them, 4 or 8, are in flight at a time.
     """
-    SHARE = share
+    SHARE, ROWS = share, batch
 
     @device_function
-    def add(
-        place: Address,
-        stride: Integer,
-        low: Integer,
-        high: Integer,
-        row: Integer,
-        rows: Integer,
-        step: Integer,
-    ) -> Registers:
+    def load_at(at: Accesses, row: Integer, rows: Integer) -> Registers:
+        return load(at.place + row * at.stride, at.low, at.high, row < rows)
+
+    @device_function
+    def add_four(at: Accesses, row: Integer, rows: Integer, step: Integer) -> Registers:
+        a, b = load_at(at, row, rows), load_at(at, row + step, rows)
+        c, d = load_at(at, row + 2 * step, rows), load_at(at, row + 3 * step, rows)
+        return (a + b) + (c + d)
+
+    @device_function
+    def add_eight(at: Accesses, row: Integer, rows: Integer, step: Integer) -> Registers:
+        return add_four(at, row, rows, step) + add_four(at, row + 4 * step, rows, step)
+
+    add_batch = add_eight if batch == 8 else add_four
+
+    @device_function
+    def add(at: Accesses, row: Integer, rows: Integer, step: Integer) -> Registers:
         values = zeros(SHARE)
         while row < rows:
-            second, third, fourth = row + step, row + 2 * step, row + 3 * step
-            a = load(place + row * stride, low, high, True)
-            b = load(place + second * stride, low, high, second < rows)
-            c = load(place + third * stride, low, high, third < rows)
-            d = load(place + fourth * stride, low, high, fourth < rows)
-            values = values + ((a + b) + (c + d))
-            row += 4 * step
+            values = values + add_batch(at, row, rows, step)
+            row += ROWS * step
         return values
 
     return add
@@ -176,7 +196,8 @@ def column_sums_kernel(dtype: DType, width: int, out: DType) -> Kernel:
         column = i32(across * LANES - before // ITEM)
         if down < sizes.down and column < columns:
             place = start - before + across * 16 - part * x.stride
-            values = add_rows(place, x.stride, sizes.begin, sizes.end, part, sizes.rows, parts)
+            accesses = Accesses(place, x.stride, sizes.begin, sizes.end)
+            values = add_rows(accesses, part, sizes.rows, parts)
             write_floats(SHARE, u32(own + 4 * down * columns), column, columns, values)
         rows, columns = i32(sizes.down * sizes.packed), parts_of(columns, sizes.packed)[0]
         fold_rows(own, rows, columns)
@@ -193,8 +214,8 @@ def column_sums_kernel(dtype: DType, width: int, out: DType) -> Kernel:
             rows = i32(min(parts_of(THREADS, padded // 4)[0], sizes.groups))
             if down < rows:
                 end = place + groups * pitch
-                row = i64(down)
-                values = add_sums(place + 16 * across, pitch, place, end, row, groups, i64(rows))
+                partial = Accesses(place + 16 * across, pitch, place, end)
+                values = add_sums(partial, i64(down), groups, i64(rows))
                 write_floats(SUMS, u32(own + 4 * down * padded), 4 * across, padded, values)
             fold_rows(own, rows, padded)
         while thread < columns:
@@ -217,12 +238,12 @@ def few_rows_kernel(dtype: DType, out: DType) -> Kernel:
         limit = columns if is_row else 0
         return to_float(SHARE, load_global(SHARE, place, i32(first), i32(limit)))
 
-    add_rows = add_up(SHARE, load_row)
+    add_rows = add_up(SHARE, load_row, FEW_BATCH)
 
     @cuda.jit(launch_bounds=FEW_THREADS)
     def add_few_rows(x, rows, columns, y):  # type: ignore[no-untyped-def]
         first = i32(cuda.blockIdx.x * COLUMNS + cuda.threadIdx.x)
-        values = add_rows(x.address, x.stride, first, columns, i64(0), rows, 1)
+        values = add_rows(Accesses(x.address, x.stride, first, columns), i64(0), rows, 1)
         store_global(OUT, y, first, i32(columns), from_float(OUT, values))
 
     return add_few_rows

@@ -16,7 +16,7 @@ THREADS = 512  #: Of a block.
 BLOCKS = 2  #: Of an SM, at most.
 BATCH = 4  #: Loads that a thread has in flight.
 FEW_THREADS = 256  #: Of a block, where there are few rows.
-FEW_COLUMNS = 4  #: Of a thread there.
+FEW_COLUMNS, FEW_BATCH = 4, 8  #: Columns of a thread there, and rows that are in flight.
 _PACKED = 1024  #: Bytes up to which short rows are read as one.
 _WIDTHS = (16, 32, 64)  #: Threads across a tile, if the matrix has so many accesses.
 
