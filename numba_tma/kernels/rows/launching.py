@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ from numba_tma.kernels.rows.plan import (
 
 FLOATS = ("f32", "f16", "bf16")
 PLAN = optional(instance(RowPlan))
+L2_BYTES = 48 << 20  #: of the L2 cache of an H100 or H200, 50 MB, less a few
 
 
 rows_in_shared = shipped("numba_tma.kernels.rows.kernel", "rows_in_shared")
@@ -257,10 +258,16 @@ def prepared(
     plan: RowPlan | None,
     options: RowOptions,
 ) -> tuple[CachedKernel, int, int]:
-    """Return the kernel, and the blocks and threads of its launch."""
+    """Return the kernel, and the blocks and threads of its launch.
+
+    Rows that the L2 cache can hold, all of them, are not to be evicted last: results would have to
+    leave it for them.
+    """
     narrow = width < 16 if width != UNALIGNED else plan is not None and not plan.slot
     if plan is None or (narrow and plan.bulk):  # bulk copies move multiples of 16 B
         plan = plan_for(op.name, columns, dtype.itemsize, width, options)
+        if not plan.bulk and rows * columns * dtype.itemsize <= L2_BYTES:
+            plan = replace(plan, cache="allocate")
     kernel = kernel_for(op, rows, columns, dtype, width, plan, options)
     return kernel, -(-rows // plan.rows) * plan.cluster, plan.block_threads
 
@@ -287,8 +294,10 @@ def row_width(rows: list[Array | None], vectors: list[Array | None]) -> int:
     """Return in which width a call accesses its rows, and the vectors that scale and shift them.
 
     That is the width in which all of them can be accessed, or `UNALIGNED` if that is below 8 B and
-    the rows of all arrays begin at the same distance from a multiple of 16 B. Short rows with both
-    a weight and a bias take too many instructions that way, and were faster in small accesses.
+    the rows of all arrays begin at the same distance from a multiple of 16 B. Two kinds of rows
+    take too many instructions that way, and were faster in small accesses: those of up to 64
+    columns that are written, since most of their accesses have an end; and short ones with both a
+    weight and a bias.
     """
     width = access_width(*rows, *vectors)
     given = [array for array in rows if array is not None]
@@ -296,8 +305,9 @@ def row_width(rows: list[Array | None], vectors: list[Array | None]) -> int:
     steps = {array.as_rows().strides[0] % 16 for array in given if array.as_rows().shape[0] > 1}
     (_, columns), itemsize = given[0].as_rows().shape, given[0].itemsize
     many = None not in vectors and columns * itemsize <= 32768
+    ends = len(given) > 1 and columns <= 64
     is_alike = len(begins) == 1 and len(steps) <= 1
-    return UNALIGNED if width < 8 and is_alike and not many else width
+    return UNALIGNED if width < 8 and is_alike and not many and not ends else width
 
 
 def access_width(*arrays: Array | None) -> int:

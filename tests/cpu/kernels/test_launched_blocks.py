@@ -103,13 +103,3 @@ def test_gradients_of_norms_have_512_threads_an_sm(launches, monkeypatch, name, 
     assert [space.shape for space in spaces[:sums]] == [(groups, 512)] * sums
     places = [Read.read("f", "", space).address for space in spaces[:sums]]
     assert [given[0].address for *_, given in added] == places
-
-
-@pytest.mark.parametrize("itemsize", [2, 4])
-def test_gradients_of_norms_hold_16_elements_a_thread(itemsize):
-    least = {2: 32, 4: 128}[itemsize]
-    for columns_, threads, cluster in ((64, least, 1), (4096, 256, 1), (8192, 512, 1)):
-        plan = RowPlan(threads, 1, cluster, blocks=512 // threads)
-        assert backward.plan_for(columns_, itemsize) == plan
-    assert backward.plan_for(16384, itemsize) == RowPlan(512, 1, itemsize, blocks=1)
-    assert backward.plan_for(131072, itemsize) == RowPlan(1024, 1, 8, blocks=1)

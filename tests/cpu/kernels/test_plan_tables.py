@@ -329,7 +329,19 @@ def test_unaligned_rows(name, columns, options, plan):
 )  # fmt: skip
 def test_a_thread_has_16_elements_of_a_gradient(columns, plan):
     threads, cluster = plan
-    assert backward_rows_plan_for(columns) == RowPlan(threads, 1, cluster)
+    blocks = max(1, 512 // threads)
+    assert backward_rows_plan_for(columns, 2) == RowPlan(threads, 1, cluster, blocks=blocks)
+
+
+@pytest.mark.parametrize(
+    ("columns", "plan"),
+    [(1, (128, 1)), (2048, (128, 1)), (2049, (256, 1)), (8192, (512, 1)), (8193, (512, 4)),
+     (16384, (512, 4)), (32768, (512, 8)), (32769, (512, 8)), (65537, (1024, 8))],
+)  # fmt: skip
+def test_a_thread_has_up_to_16_elements_of_a_gradient_of_f32(columns, plan):
+    threads, cluster = plan
+    blocks = max(1, 512 // threads)
+    assert backward_rows_plan_for(columns, 4) == RowPlan(threads, 1, cluster, blocks=blocks)
 
 
 def test_other_plans():

@@ -25,6 +25,7 @@ from numba_tma.kernels.rows.plan import (
     share_of,
 )
 from numba_tma.kernels.rows.reductions import ROW_SUM
+from numba_tma.kernels.rows.rmsnorm import RMSNORM
 
 RESIDUAL, SUMS = RowOptions(residual=True), RowOptions(residual=True, residual_out=True)
 NO_OUTPUT = RowOptions(statistics=(True, False), output=False)
@@ -264,6 +265,24 @@ def test_rows_are_accessed_by_units_if_all_of_them_begin_alike():
     assert row_width([at(8, 264, 128), at(8, 264, 128)], NO_VECTORS) == 8  # wide enough
     assert row_width([at(0, 256, 128)], [at(2), None]) == UNALIGNED  # a weight may begin anywhere
     assert row_width([at(0, 256, 128)], [at(16, 256, 128), None]) == 16
-    one = rows_at((1 << 30) + 4, 5, 258, np.float16, rows=1)
-    other = rows_at((1 << 30) + 4, 5, 300, np.float16, rows=1)
+    one = rows_at((1 << 30) + 4, 65, 258, np.float16, rows=1)
+    other = rows_at((1 << 30) + 4, 65, 300, np.float16, rows=1)
     assert row_width([one, other], NO_VECTORS) == UNALIGNED  # a pitch of one row is none
+
+
+def test_short_rows_that_are_written_are_accessed_by_elements():
+    x, y = (rows_at((1 << n) + 2, 63, 126, np.float16) for n in (30, 31))
+    assert row_width([x, y, None, None], NO_VECTORS) == 2
+    assert row_width([x, None, None, None], NO_VECTORS) == UNALIGNED  # a reduction
+    x, y = (rows_at((1 << n) + 2, 65, 130, np.float16) for n in (30, 31))
+    assert row_width([x, y, None, None], NO_VECTORS) == UNALIGNED
+
+
+def test_rows_that_fit_into_the_l2_cache_are_not_evicted_last(kernels):
+    def plan_of(rows, columns, name=RMSNORM):
+        kernel, *_ = prepared(name, rows, columns, as_dtype("f16"), 16, None, PLAIN)
+        return next(part for part in kernel if isinstance(part, RowPlan))
+
+    assert plan_of(6144, 4096) == RowPlan(256)  # 48 MiB
+    assert plan_of(6145, 4096) == RowPlan(256, cache="evict_last")
+    assert plan_of(1, 32768).cache == "evict_last"  # a bulk copy
