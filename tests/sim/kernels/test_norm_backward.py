@@ -11,7 +11,7 @@ from numba_tma.kernels.rows.backward import (
     plan_for,
     rmsnorm_backward,
 )
-from numba_tma.kernels.rows.plan import RowMemory, RowPlan
+from numba_tma.kernels.rows.plan import RowPlan
 from tests.tiers import quick
 
 
@@ -79,15 +79,19 @@ def test_a_plan_covers_the_row(columns, itemsize):
     assert 32 * plan.threads * plan.cluster >= columns
 
 
-@pytest.mark.parametrize(("row", "loaded"), [(0, 0), (4, 4), (5, 4), (700, 4)])
-def test_no_row_behind_the_last_is_loaded(monkeypatch, row, loaded):
-    places = []
-    monkeypatch.setattr(kernel, "load_global", lambda share, place, *rest: places.append(place))
-    arrays = backward.BackwardArrays(
-        RowMemory(1 << 20, 128), RowMemory(1 << 30, 256), 0, 0, 0, RowMemory(), 0, 0
-    )
-    kernel.load_rows(None, arrays, row, 5, 0, 8)
-    assert places == [(1 << 20) + 128 * loaded, (1 << 30) + 256 * loaded]
+def test_no_row_behind_the_last_is_loaded(monkeypatch):
+    loaded, load = set(), kernel.load_global
+
+    def load_global(share, place, *rest):
+        loaded.add((place - memory.ctypes.data) // memory.strides[1])
+        return load(share, place, *rest)
+
+    memory, rstd = values((3, 100, 64)), np.ones(5, np.float32)
+    dy, x, dx = memory[:, :5]
+    monkeypatch.setattr(kernel, "load_global", load_global)
+    monkeypatch.setattr(backward, "backward_kernel", kernel.backward_kernel.__wrapped__)
+    rmsnorm_backward(dy, x, rstd=rstd, dx=dx, plan=RowPlan(512))  # one block, or two
+    assert loaded == {*range(5), *range(100, 105)}
 
 
 def test_what_does_not_fit():

@@ -102,12 +102,12 @@ def test_a_residual_that_begins_elsewhere_takes_smaller_accesses(monkeypatch):
         return chosen(op, rows, columns, dtype, width, *rest)
 
     monkeypatch.setattr(launching, "prepared", prepared)
-    x, _ = placed(values((3, 37)), 1)
+    x, _ = placed(values((3, 69)), 1)
     for begin, width in ((1, UNALIGNED), (5, UNALIGNED), (2, 4)):
-        residual, around = placed(values((3, 37), seed=3), begin)
-        total, memory = placed(np.zeros((3, 37), np.float32), 1)
+        residual, around = placed(values((3, 69), seed=3), begin)
+        total, memory = placed(np.zeros((3, 69), np.float32), 1)
         got = rmsnorm(x, residual=residual, residual_out=total, out=placed(x, 1)[0])
-        close(got, exact_rmsnorm(x + residual, np.ones(37)), np.float32)
+        close(got, exact_rmsnorm(x + residual, np.ones(69)), np.float32)
         np.testing.assert_array_equal(total, x + residual)
         assert (outside(total, memory) == GUARD).all()
         assert widths.pop() == width

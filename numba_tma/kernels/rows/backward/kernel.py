@@ -53,20 +53,17 @@ def two_sums(gradient: Registers, normal: Registers) -> Registers:
 
 @device_function
 def load_rows(
-    share: Share,
-    arrays: BackwardArrays,
-    row: Integer,
-    rows: Integer,
-    first: Integer,
-    limit: Integer,
+    share: Share, arrays: BackwardArrays, row: Integer, first: Integer, limit: Integer
 ) -> tuple[Registers, Registers]:
-    """Load a thread's share of a row of dy and of x, as packed as in memory.
+    """Load a thread's share of a row of dy and of x, as packed as in memory."""
+    dy = load_global(share, row_of(arrays.dy, row), first, limit)
+    return dy, load_global(share, row_of(arrays.x, row), first, limit)
 
-    Past the rows that is the last one again: a predicate would take a register per access.
-    """
-    place = min(row, rows - 1)
-    dy = load_global(share, row_of(arrays.dy, place), first, limit)
-    return dy, load_global(share, row_of(arrays.x, place), first, limit)
+
+@device_function
+def row_after(row: Integer, step: Integer, rows: Integer) -> Integer:
+    """Return the block's next row, or this one again: no predicate takes registers then."""
+    return row + step if row + step < rows else row
 
 
 @device_function
@@ -213,13 +210,13 @@ def backward_kernel(
         dweight, dbias = zeros(SHARE), zeros(SHARE)
         turn = 0
         phase = 0
-        dy, x = load_rows(SHARE, arrays, block, sizes.rows, first, limit)
+        dy, x = load_rows(SHARE, arrays, block, first, limit)
         for row in range(block, sizes.rows, blocks):
             gradient, values = to_float(SHARE, dy), to_float(SHARE, x)
             rstd = statistic(arrays.rstd, row)
             normal = centre(values, arrays.mean, row) * rstd
             # The next row is on its way while the threads meet for this one.
-            dy, x = load_rows(SHARE, arrays, row + blocks, sizes.rows, first, limit)
+            dy, x = load_rows(SHARE, arrays, row_after(row, blocks, sizes.rows), first, limit)
             dweight = add_weight(dweight, gradient, normal)
             dbias = add_bias(dbias, gradient, normal)
             gradient = scale(gradient, weight)
