@@ -53,18 +53,15 @@ class BackwardArrays(NamedTuple):
 
 
 def plan_for(columns: int, itemsize: int) -> RowPlan:
-    """Return the default plan: about 16 elements per thread.
+    """Return the default plan: about 32 bytes of a row per thread, at most 512 threads of a block.
 
-    A thread holds four float32 for each of its columns: x, dy and the sums for dweight and dbias,
-    and what it has of the next row. Short rows of float32, and clusters, have half as many for each
-    thread, which has registers for no more.
+    A thread holds four float32 for each of its columns: x, dy and the sums for dweight and dbias;
+    and what it has of the next row. Longer rows than 65,536 elements have blocks of 1,024 threads.
     """
-    least = 32 if itemsize == 2 else 128
-    threads = max(least, 1 << (-(-columns // 16) - 1).bit_length())
-    if itemsize == 4 and 512 < threads < 4096:
-        threads *= 2
+    threads = max(32, 1 << (-(-columns * itemsize // 32) - 1).bit_length())
+    threads = min(threads, 4096 if columns <= 65536 else 8192)
     blocks = min(8, max(1, threads // 512))
-    threads = min(1024, threads // blocks)
+    threads //= blocks
     return RowPlan(threads, 1, blocks, blocks=max(1, THREADS // threads))
 
 
@@ -100,7 +97,7 @@ def rmsnorm_backward(
     dtype
         Element type of arrays whose own type cannot say it, such as bf16 held as uint16.
     plan
-        How rows are shared among threads; about 16 elements per thread if None.
+        How rows are shared among threads; about 32 bytes per thread if None.
 
     Returns
     -------

@@ -52,21 +52,6 @@ def two_sums(gradient: Registers, normal: Registers) -> Registers:
 
 
 @device_function
-def load_rows(
-    share: Share, arrays: BackwardArrays, row: Integer, first: Integer, limit: Integer
-) -> tuple[Registers, Registers]:
-    """Load a thread's share of a row of dy and of x, as packed as in memory."""
-    dy = load_global(share, row_of(arrays.dy, row), first, limit)
-    return dy, load_global(share, row_of(arrays.x, row), first, limit)
-
-
-@device_function
-def row_after(row: Integer, step: Integer, rows: Integer) -> Integer:
-    """Return the block's next row, or this one again: no predicate takes registers then."""
-    return row + step if row + step < rows else row
-
-
-@device_function
 def store_row(
     share: Share,
     memory: RowMemory,
@@ -91,13 +76,19 @@ def statistic(address: Address, row: Integer) -> Real:
 
 
 @device_function
-def minus_mean(values: Registers, mean: Address, row: Integer) -> Registers:
-    """Subtract the row's mean: LayerNorm."""
-    return values - statistic(mean, row)
+def no_statistic(address: Address, row: Integer) -> Real:
+    """Return 0, where the kernel does not ask for the statistic."""
+    return np.float32(0)
 
 
 @device_function
-def as_loaded(values: Registers, mean: Address, row: Integer) -> Registers:
+def minus_mean(values: Registers, mean: Real) -> Registers:
+    """Subtract the row's mean: LayerNorm."""
+    return values - mean
+
+
+@device_function
+def as_loaded(values: Registers, mean: Real) -> Registers:
     """Return the values unchanged: RMSNorm."""
     return values
 
@@ -158,6 +149,31 @@ def no_sums(sums: Registers, gradient: Registers, normal: Registers) -> Register
 # ------------------------------------------------------------------------------- the kernel
 
 
+def load_ahead(share: Share, centred: bool) -> DeviceFunction:
+    """Return ``load(arrays, row, step, rows, first, limit)``, which loads the row `step` further.
+
+    It returns a thread's share of dy and of x, as packed as in memory, and the row's mean and rstd.
+    Behind the last row that is `row` again: a predicate would take a register for each access.
+    """
+    SHARE, load_mean = share, statistic if centred else no_statistic
+
+    @device_function
+    def load(
+        arrays: BackwardArrays,
+        row: Integer,
+        step: Integer,
+        rows: Integer,
+        first: Integer,
+        limit: Integer,
+    ) -> tuple[Registers, Registers, Real, Real]:
+        place = row + step if row + step < rows else row
+        dy = load_global(SHARE, row_of(arrays.dy, place), first, limit)
+        x = load_global(SHARE, row_of(arrays.x, place), first, limit)
+        return dy, x, load_mean(arrays.mean, place), statistic(arrays.rstd, place)
+
+    return load
+
+
 def first_accesses(share: Share, cluster: int) -> tuple[DeviceFunction, DeviceFunction]:
     """Return ``rank_of_block()`` and ``first_of(rank, thread)``, the thread's first access."""
     BLOCK_ACCESSES = share.step * share.count
@@ -193,7 +209,7 @@ def backward_kernel(
     start_exchange, combine_row = combine_in_turns(add_two_sums, plan.threads, plan.cluster)
     BLOCKS = plan.cluster
     rank_of_block, first_of = first_accesses(share, plan.cluster)
-    centre = minus_mean if centred else as_loaded
+    load_row, centre = load_ahead(share, centred), minus_mean if centred else as_loaded
     project = project_off_moments if centred else project_off_rms
     load_weight, scale = (load_floats, scaled) if weighted else (nothing, unscaled)
     add_weight, store_weight = (add_product, store_sums) if sums > 0 else (no_sums, no_store)
@@ -210,13 +226,12 @@ def backward_kernel(
         dweight, dbias = zeros(SHARE), zeros(SHARE)
         turn = 0
         phase = 0
-        dy, x = load_rows(SHARE, arrays, block, first, limit)
+        dy, x, mean, rstd = load_row(arrays, block, 0, sizes.rows, first, limit)
         for row in range(block, sizes.rows, blocks):
-            gradient, values = to_float(SHARE, dy), to_float(SHARE, x)
-            rstd = statistic(arrays.rstd, row)
-            normal = centre(values, arrays.mean, row) * rstd
+            gradient, values, scale_of_row = to_float(SHARE, dy), to_float(SHARE, x), rstd
+            normal = centre(values, mean) * scale_of_row
             # The next row is on its way while the threads meet for this one.
-            dy, x = load_rows(SHARE, arrays, row_after(row, blocks, sizes.rows), first, limit)
+            dy, x, mean, rstd = load_row(arrays, row, blocks, sizes.rows, first, limit)
             dweight = add_weight(dweight, gradient, normal)
             dbias = add_bias(dbias, gradient, normal)
             gradient = scale(gradient, weight)
@@ -225,7 +240,7 @@ def backward_kernel(
             if turn == 0:
                 phase = 1 - phase
             gradient = project(gradient, normal, row_stats, columns)
-            store_row(SHARE, arrays.dx, row, first, limit, gradient * rstd)
+            store_row(SHARE, arrays.dx, row, first, limit, gradient * scale_of_row)
         store_weight(SHARE, arrays.weight_sums + block * columns * 4, first, limit, dweight)
         store_bias(SHARE, arrays.bias_sums + block * columns * 4, first, limit, dbias)
 
