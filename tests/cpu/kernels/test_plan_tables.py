@@ -335,10 +335,10 @@ def test_a_thread_has_16_elements_of_a_gradient(columns, plan):
 
 @pytest.mark.parametrize(
     ("columns", "plan"),
-    [(1, (32, 1)), (256, (32, 1)), (257, (64, 1)), (4096, (512, 1)), (8192, (512, 2)),
-     (16384, (512, 4)), (32768, (512, 8)), (65536, (512, 8)), (65537, (1024, 8))],
+    [(1, (64, 1)), (512, (64, 1)), (513, (128, 1)), (4096, (512, 1)), (8192, (512, 1)),
+     (16384, (512, 2)), (32768, (512, 4)), (65536, (512, 8)), (65537, (1024, 8))],
 )  # fmt: skip
-def test_a_thread_has_8_elements_of_a_gradient_of_f32(columns, plan):
+def test_a_thread_has_8_elements_of_a_gradient_of_f32_in_a_block(columns, plan):
     threads, cluster = plan
     blocks = max(1, 512 // threads)
     assert backward_rows_plan_for(columns, 4) == RowPlan(threads, 1, cluster, blocks=blocks)

@@ -53,15 +53,16 @@ class BackwardArrays(NamedTuple):
 
 
 def plan_for(columns: int, itemsize: int) -> RowPlan:
-    """Return the default plan: about 32 bytes of a row per thread, at most 512 threads of a block.
+    """Return the default plan: 16 elements per thread, or 8 of float32 where a block has the row.
 
     A thread holds four float32 for each of its columns: x, dy and the sums for dweight and dbias;
-    and what it has of the next row. Longer rows than 65,536 elements have blocks of 1,024 threads.
+    and what it has of the next row. Rows of clusters have as few blocks as registers allow.
     """
-    threads = max(32, 1 << (-(-columns * itemsize // 32) - 1).bit_length())
-    threads = min(threads, 4096 if columns <= 65536 else 8192)
+    threads = max(32, 1 << (-(-columns // 16) - 1).bit_length())
+    if itemsize == 4 and threads < 512:
+        threads *= 2
     blocks = min(8, max(1, threads // 512))
-    threads //= blocks
+    threads = min(1024, threads // blocks)
     return RowPlan(threads, 1, blocks, blocks=max(1, THREADS // threads))
 
 
@@ -97,7 +98,7 @@ def rmsnorm_backward(
     dtype
         Element type of arrays whose own type cannot say it, such as bf16 held as uint16.
     plan
-        How rows are shared among threads; about 32 bytes per thread if None.
+        How rows are shared among threads; 8 to 16 elements per thread if None.
 
     Returns
     -------
