@@ -11,7 +11,11 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Tile
 from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.attention.backward.kernel import DQ_PART, backward_kernel
-from numba_tma.kernels.attention.backward.passes import finish_kernel, prepare_kernel
+from numba_tma.kernels.attention.backward.passes import (
+    add_splits_kernel,
+    finish_kernel,
+    prepare_kernel,
+)
 from numba_tma.kernels.attention.backward.plan import BLOCK_K, PLANS, block_q
 from numba_tma.kernels.attention.plan import AttentionProblem
 
@@ -20,9 +24,12 @@ STRIDES = types.UniTuple(INT, 3)
 
 #: What there is a plan for, by name.
 PROBLEMS = {
-    f"d{depth}{' causal' * causal}": AttentionProblem(depth, as_dtype("bf16"), causal)
+    f"d{depth}{' causal' * causal}{' splits' * splits}": AttentionProblem(
+        depth, as_dtype("bf16"), causal, splits=splits
+    )
     for depth in PLANS
     for causal in (False, True)
+    for splits in (False, True)
 }
 
 
@@ -34,7 +41,7 @@ def form(name: str, deterministic: bool = False) -> tuple[Any, tuple[Any, ...]]:
     numbers = TensorMapType(2, Tile((1, rows), "f32"))
     maps = (loaded, held, held, loaded, numbers, numbers, TensorMapType(3, DQ_PART), stored, stored)
     kernel = backward_kernel(problem, PLANS[problem.head_dim], deterministic)
-    return kernel, (*maps, types.int32[::1], *[INT] * 5, F32, F32)
+    return kernel, (*maps, types.int32[::1], *[INT] * 8, F32, F32)
 
 
 def prepare(name: str) -> tuple[Any, tuple[Any, ...]]:
@@ -46,3 +53,10 @@ def finish(name: str) -> tuple[Any, tuple[Any, ...]]:
     """Return the kernel that comes after, and its argument types."""
     problem = PROBLEMS[name]
     return finish_kernel(problem.dtype, problem.head_dim), (INT, INT, STRIDES, INT, INT, INT, F32)
+
+
+def add_splits(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """Return the kernel that adds splits, and its argument types."""
+    problem = PROBLEMS[name]
+    kernel = add_splits_kernel(problem.dtype, problem.head_dim)
+    return kernel, (INT, INT, *(INT, STRIDES) * 2, *[INT] * 4, F32)

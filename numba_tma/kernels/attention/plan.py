@@ -51,7 +51,8 @@ class AttentionProblem:
         Whether sequences are packed, with lengths in global memory.
     splits
         Whether the K/V tiles of a tile of queries are split over several blocks (split-K/V). O and
-        lse of each split are float32.
+        lse of each split are float32. In the backward pass the heads of Q that share K and V are
+        split, and dK and dV of each split are float32.
     result
         Type of O, if not `dtype`.
     q_scale, k_scale, v_scale

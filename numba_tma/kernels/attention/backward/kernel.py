@@ -38,6 +38,9 @@ barrier BOTH separates writes of a buffer from its reads.
 For a deterministic dQ `add_dq_in_turn` and `end_dq_in_turn` take the places of `add_dq` and
 `end_dq`: blocks add to a part of dQ in the order of their keys. `tiles.py` has the tile of
 keys of a block and the walk over tiles of queries.
+
+Few K/V heads are few blocks. With splits a block has some of the heads of Q that share its K/V head,
+and `store_split` writes its dK and dV to a workspace: `passes.py` adds the splits.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ from numba import cuda
 
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function, i32
-from numba_tma.device.fragment_moves import row_fragment, store_by_thread
+from numba_tma.device.fragment_moves import row_fragment, store_by_thread, store_rows
 from numba_tma.device.mma import fragment, wgmma, wgmma_wait
 from numba_tma.device.shared import shared_tile
 from numba_tma.host.annotations import Integer, Real, Registers
@@ -145,14 +148,13 @@ def load_q(
     delta: Any,
     keys: KeyTile,
     number: Integer,
-    group: Integer,
     tile: Any,
 ) -> None:
     """Load Q, dO, lse and delta of a tile of queries, when their stage is empty.
 
-    The head of Q is number `number` of the `group` that share the head of K and V.
+    The head of Q is number `number` of those that the block has.
     """
-    head, row = keys.kv_head * group + number, tile * form.block_q
+    head, row = keys.q_head + number, tile * form.block_q
     stage = producer.acquire()
     q.load(stage.q, (keys.sequence, row, head, 0), stage.barrier)
     lse.load(stage.lse, (keys.head + number, row), stage.barrier)
@@ -281,6 +283,16 @@ def store_gradient(form: Any, out: Any, to: Any, grads: Any, mine: KeyTile, warp
     out.commit()
 
 
+@device_function
+def store_split(
+    form: Any, grads: Any, mine: KeyTile, warpgroup: Any, keys: Integer, to: Any
+) -> None:
+    """Store a warpgroup's rows of dK or dV of a split, float32, (splits, keys, head dim)."""
+    row, row_nbytes = i32(mine.key + warpgroup * ROWS), 4 * form.head_dim
+    number = i32(mine.split * keys + row)
+    store_rows(grads, to + row_nbytes * number, row_nbytes, i32(keys - row))
+
+
 # ----------------------------------------------------- dQ: blocks add to it in any order
 
 
@@ -362,11 +374,12 @@ def backward_kernel(
 
     Its arguments: the tensor maps of Q, K, V, dO, lse, delta, the sums of dQ, dK and dV; the
     counters of turns; the queries and keys of a sequence; the heads of K; sequences; the heads of Q
-    that share one of K and V; the scale; and the scale times log2(e). If `deterministic`, blocks
-    add to dQ in the order of their keys.
+    of a block; the splits of those that share a head of K; the addresses of the splits' dK and dV;
+    the scale; and the scale times log2(e). If `deterministic`, blocks add to dQ in the order of
+    their keys.
     """
     FORM = BackwardForm(problem, plan)
-    STAGES = plan.stages
+    STAGES, SPLITS = plan.stages, problem.splits
     # Each consumer warpgroup is a role of its own: it has rows of dK and dV of its own.
     consumers = {f"math{i}": Warpgroups(1) for i in range(WARPGROUPS)}
     ROLES = Roles(**consumers, load=Warpgroups(1, registers=24))
@@ -402,6 +415,9 @@ def backward_kernel(
         kv_heads,
         batch,
         group,
+        splits,
+        split_dk,
+        split_dv,
         scale,
         scale_log2,
     ):
@@ -409,7 +425,7 @@ def backward_kernel(
         q_pipe, ds_tile = Q.start(sync=False), shared_tile(DS)
         kv_pipe = KV.start()
         sums, out = DQ.start(), OUT.start(ds_tile)
-        mine = key_tile(FORM, queries, keys, kv_heads, batch, group)
+        mine = key_tile(FORM, queries, keys, kv_heads, batch, group, splits)
         if PRODUCER.is_member():
             PRODUCER.set_registers()
             kv_producer, q_producer = kv_pipe.producer(), q_pipe.producer()
@@ -417,7 +433,7 @@ def backward_kernel(
                 load_kv(kv_producer, k, v, mine)
                 for i in range(group):
                     for tile in range(mine.first_q_tile, mine.q_tiles):
-                        load_q(FORM, q_producer, q, dout, lse, delta, mine, i, group, tile)
+                        load_q(FORM, q_producer, q, dout, lse, delta, mine, i, tile)
         else:
             CONSUMER.set_registers()
             warpgroup, q_consumer = warpgroup_number(), q_pipe.consumer()
@@ -437,8 +453,12 @@ def backward_kernel(
                 walk = next_q_tile(FORM, mine, state.walk)
                 state = GradientState(scores, dk_sum, products.dv, walk)
             end(sums, turns, state)
-            store_gradient(FORM, out, dv, state.dv, mine, warpgroup)
-            store_gradient(FORM, out, dk, state.dk * scale, mine, warpgroup)
+            if SPLITS:
+                store_split(FORM, state.dv, mine, warpgroup, keys, split_dv)
+                store_split(FORM, state.dk, mine, warpgroup, keys, split_dk)
+            else:
+                store_gradient(FORM, out, dv, state.dv, mine, warpgroup)
+                store_gradient(FORM, out, dk, state.dk * scale, mine, warpgroup)
             out.tail(read=True)
         kv_pipe.close()
         q_pipe.close()

@@ -9,6 +9,7 @@ to read; docs/kernels/attention.md has the details.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from numba_tma.host.layout import Tile
 from numba_tma.host.tensor_map import tensor_map
 from numba_tma.host.values import FLAG, checked, instance, optional
 from numba_tma.host.warpgroup import ROWS
+from numba_tma.kernels._host.device import sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty_like
@@ -34,6 +36,7 @@ from numba_tma.kernels.attention.backward.plan import (
     WARPGROUPS,
     BackwardPlan,
     block_q,
+    check_plan,
     plan_for,
 )
 from numba_tma.kernels.attention.plan import AttentionProblem
@@ -42,6 +45,7 @@ _PAGES = "numba_tma.kernels.attention.backward."
 backward_kernel = shipped(_PAGES + "kernel", "backward_kernel")
 prepare_kernel = shipped(_PAGES + "passes", "prepare_kernel")
 finish_kernel = shipped(_PAGES + "passes", "finish_kernel")
+add_splits_kernel = shipped(_PAGES + "passes", "add_splits_kernel")
 
 NAME = "attention_backward"
 
@@ -103,7 +107,8 @@ def attention_backward(
 
     Notes
     -----
-    It takes a workspace of the size of q in float32.
+    It takes a workspace of the size of q in float32, and with splits of the sizes of k and v in
+    float32 for each split.
     """
     given = ((dq, q), (dk, k), (dv, v))
     dq, dk, dv = (
@@ -141,8 +146,10 @@ def _backward(
     if batch == 0:
         return []
     problem, group = AttentionProblem(head_dim, q.dtype, causal), heads // kv_heads
-    plan = plan_for(problem, queries, group) if plan is None else plan
-    rows = block_q(head_dim)
+    if plan is None:
+        plan = plan_for(problem, queries, keys, batch * kv_heads, group, sm_count())
+    check_plan(NAME, plan, group)
+    splits, rows = plan.splits, block_q(head_dim)
     q_tiles = -(-queries // rows)
     padded = q_tiles * rows
     parts = batch * heads * q_tiles * WARPGROUPS  # of dQ, 64 x 64 each
@@ -152,7 +159,11 @@ def _backward(
         float_workspace(batch * heads, padded),
         float_workspace(parts, 1),
     ]
-    sums, scaled_lse, delta, turns = (Array.read(NAME, "workspace", w) for w in workspace)
+    split_dk = split_dv = 0
+    if splits > 1:
+        workspace += [float_workspace(batch * kv_heads * splits * keys, head_dim) for _ in "kv"]
+        split_dk, split_dv = (Array.read(NAME, "workspace", w).address for w in workspace[4:])
+    sums, scaled_lse, delta, turns = (Array.read(NAME, "workspace", w) for w in workspace[:4])
     launch(
         prepare_kernel(problem),
         batch * heads * padded * (head_dim // CHUNK) // PASS_THREADS,
@@ -165,8 +176,11 @@ def _backward(
     queried, stored = problem.tile(rows), problem.tile(ROWS)
     held, row = problem.tile(BLOCK_K), Tile((1, rows), "f32")
     launch(
-        backward_kernel(problem, plan, deterministic),
-        batch * kv_heads * -(-keys // BLOCK_K),
+        # The same for any number of splits.
+        backward_kernel(
+            replace(problem, splits=splits > 1), replace(plan, splits=1), deterministic
+        ),
+        batch * kv_heads * splits * -(-keys // BLOCK_K),
         plan.threads,
         stream,
         *(map_of(a, tile) for a, tile in ((q, queried), (k, held), (v, held), (dout, queried))),
@@ -174,7 +188,7 @@ def _backward(
         tensor_map(sums.view((parts, *DQ_PART.shape[1:])), DQ_PART),
         *(map_of(a, stored) for a in (dk, dv)),
         turns.view((parts,), dtype=as_dtype("i32")).as_argument(),
-        *(queries, keys, kv_heads, batch, group),
+        *(queries, keys, kv_heads, batch, group // splits, splits, split_dk, split_dv),
         np.float32(scale),
         np.float32(scale * math.log2(math.e)),
     )
@@ -186,6 +200,17 @@ def _backward(
         *(sums.address, dq.address, dq.strides[:3], queries, heads, q_tiles),
         np.float32(scale),
     )
+    if splits > 1:
+        launch(
+            add_splits_kernel(dk.dtype, head_dim),
+            -(-batch * kv_heads * keys * (head_dim // CHUNK) // PASS_THREADS),
+            PASS_THREADS,
+            stream,
+            *(split_dk, split_dv, dk.address, dk.strides[:3], dv.address, dv.strides[:3]),
+            *(batch * kv_heads * keys, keys, kv_heads, splits),
+            np.float32(scale),
+            pdl=True,
+        )
     return workspace
 
 

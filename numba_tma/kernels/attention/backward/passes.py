@@ -2,7 +2,8 @@
 
 `prepare` computes delta, the row sums of dO * O, scales lse and clears the sums of dQ. `finish`
 rounds these sums to dQ: the backward kernel adds dQ in the order in which threads hold a product,
-64 x 64 elements after each other. Both kernels read and write each byte once.
+64 x 64 elements after each other. `add_splits` adds and rounds the splits of dK and dV, where there
+are any. Each kernel reads and writes each byte once.
 """
 
 from __future__ import annotations
@@ -134,3 +135,47 @@ def finish_kernel(dtype: DType, head_dim: int) -> Kernel:
         store_global(OUT, out + 4 * SIZE, 0, lower, from_float(OUT, right))
 
     return finish
+
+
+@functools.cache
+def add_splits_kernel(dtype: DType, head_dim: int) -> Kernel:
+    """Return the kernel that adds the splits of dK and of dV, in their order.
+
+    Splits are float32 (batch, kv_heads, splits, keys, head dim). A thread has `CHUNK` elements of
+    one of the `rows` (batch, kv_heads, keys).
+    """
+    SPLIT, OUT = Share(F32, 16, CHUNK // 4, 1, True), Share(dtype, 16, 1, 1, True)
+    LANES = head_dim // CHUNK
+
+    @cuda.jit
+    def add_splits(  # type: ignore[no-untyped-def]
+        split_dk,
+        split_dv,
+        dk,
+        dk_strides,
+        dv,
+        dv_strides,
+        rows,
+        keys,
+        kv_heads,
+        splits,
+        scale,
+    ):
+        place = cuda.blockIdx.x * (THREADS // LANES) + cuda.threadIdx.x // LANES
+        lane = cuda.threadIdx.x % LANES
+        head, row = place // keys, place % keys
+        sequence, one = head // kv_heads, head % kv_heads
+        ptx.griddepcontrol_wait()  # its blocks start while the last of dQ is rounded
+        if place < rows:
+            sums_k, sums_v = zeros(SPLIT), zeros(SPLIT)
+            for split in range(splits):
+                number = (head * splits + split) * keys + row
+                at = 4 * (number * head_dim + lane * CHUNK)
+                sums_k += to_float(SPLIT, load_global(SPLIT, split_dk + at, 0, 2))
+                sums_v += to_float(SPLIT, load_global(SPLIT, split_dv + at, 0, 2))
+            at = dk + sequence * dk_strides[0] + row * dk_strides[1] + one * dk_strides[2]
+            store_global(OUT, at + 16 * lane, 0, 1, from_float(OUT, sums_k * scale))
+            at = dv + sequence * dv_strides[0] + row * dv_strides[1] + one * dv_strides[2]
+            store_global(OUT, at + 16 * lane, 0, 1, from_float(OUT, sums_v))
+
+    return add_splits

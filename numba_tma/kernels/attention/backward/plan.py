@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass, replace
 
 from numba_tma.backend.interface import constant_class
@@ -37,18 +39,28 @@ class BackwardPlan:
     sum_stages
         Stages of each warpgroup's dQ on its way to global memory.
     heads_together
-        K/V heads that are scheduled as a group, longest tiles first.
+        K/V heads that are scheduled as a group, longest tiles first. Each counts once a split.
+    splits
+        Blocks among which the heads of Q that share K and V are divided evenly. Each block has dK
+        and dV of its heads: splits are float32 in a workspace, and one more kernel adds them.
     """
 
     stages: int = 2
     sum_stages: int = 1
     heads_together: int = 1
+    splits: int = 1
 
     def __post_init__(self) -> None:
         two = whole(2, 64)._replace(
             text="2 to 64: products with two tiles of queries run at a time"
         )
-        check_fields(self, stages=two, sum_stages=whole(1, 64), heads_together=whole(1, 1 << 16))
+        check_fields(
+            self,
+            stages=two,
+            sum_stages=whole(1, 64),
+            heads_together=whole(1, 1 << 16),
+            splits=whole(1, 1 << 16),
+        )
 
     @property
     def threads(self) -> int:
@@ -100,17 +112,67 @@ class BackwardForm:
         return Tile((ROWS, self.head_dim), self.problem.dtype, self.problem.swizzle)
 
 
+#: In steps of 128 x 128 x head dim: the beginning and the end of a block, and what 64 columns of its
+#: dK and dV cost as a split; measured.
+END_STEPS, PART_STEPS = 2, 1
 #: The fastest plans by head dim: as many stages as shared memory has room for.
 PLANS = {64: BackwardPlan(), 128: BackwardPlan(sum_stages=2)}
 
 
-def plan_for(problem: AttentionProblem, queries: int, group: int) -> BackwardPlan:
-    """Return the fastest plan for this number of queries, and of Q heads that share K and V."""
+def check_plan(function: str, plan: BackwardPlan, group: int) -> None:
+    """Raise a ValueError unless `group` heads of Q can be divided evenly."""
+    if group % plan.splits:
+        raise ValueError(
+            f"{function}(plan={plan}): splits divides the {group} heads of q that share a head of k"
+        )
+
+
+@functools.lru_cache(maxsize=4096)
+def plan_for(
+    problem: AttentionProblem, queries: int, keys: int, kv_heads: int, group: int, sms: int
+) -> BackwardPlan:
+    """Return the fastest plan for sequences of `queries` and `keys`.
+
+    `kv_heads` counts the heads of K of all sequences, each of which `group` heads of Q share. `sms`
+    is the number of blocks that run at a time, one per SM.
+    """
     plan = PLANS[problem.head_dim]
+    splits = splits_for(problem, steps_of(problem, queries, keys), kv_heads, group, sms)
     if not problem.causal:
-        return plan
-    nbytes = queries * group * problem.head_dim * (2 * problem.dtype.itemsize + 4)
+        return replace(plan, splits=splits)
+    nbytes = queries * group // splits * problem.head_dim * (2 * problem.dtype.itemsize + 4)
     # The L2 cache holds Q, dO and the sums of dQ of the heads of a group.
     together = max(1, min(64, CACHED_BYTES // nbytes))
     # A power of 2, since each number is a kernel of its own.
-    return replace(plan, heads_together=1 << together.bit_length() - 1)
+    return replace(plan, heads_together=1 << together.bit_length() - 1, splits=splits)
+
+
+def steps_of(problem: AttentionProblem, queries: int, keys: int) -> list[int]:
+    """Return the tiles of queries of a head that see each tile of keys, as `key_tile` counts."""
+    rows = block_q(problem.head_dim)
+    tiles, first = -(-queries // rows), keys - queries  # key of query 0
+    return [
+        tiles - (max(0, key - first) // rows if problem.causal else 0)
+        for key in range(0, keys, BLOCK_K)
+    ]
+
+
+def splits_for(
+    problem: AttentionProblem, steps: list[int], kv_heads: int, group: int, sms: int
+) -> int:
+    """Return the fastest number of splits, where the tiles of keys of a head have these `steps`.
+
+    The time is that of the longest block, or of the blocks of an SM, and of the splits' memory.
+    """
+    blocks, mean, longest = len(steps) * kv_heads, sum(steps) / len(steps), max(steps)
+    # dK and dV of a block, written and read again.
+    parts = PART_STEPS * problem.head_dim / 64
+
+    def time(splits: int) -> float:
+        heads, waves = group / splits, blocks * splits / sms
+        added = parts * (splits > 1)
+        if mean == longest:
+            waves = math.ceil(waves)
+        return max(waves * (mean * heads + END_STEPS + added), longest * heads + END_STEPS + added)
+
+    return min((n for n in range(1, group + 1) if group % n == 0), key=time)

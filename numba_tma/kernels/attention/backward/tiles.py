@@ -17,11 +17,13 @@ class KeyTile(NamedTuple):
     block: Any  #: number of the tile in its head
     sequence: Any
     kv_head: Any  #: in its sequence
-    head: Any  #: first head of Q that shares it, counted through the batch
+    q_head: Any  #: first head of Q that the block has of those that share it, in its sequence
+    head: Any  #: the same, counted through the batch
+    split: Any  #: which split of which K/V head, counted through the batch
     key: Any  #: first key
     first_q_tile: Any  #: first tile of queries that sees any of its keys
     q_tiles: Any  #: number of tiles of queries
-    steps: Any  #: tiles of queries from the first on, of all heads of Q that share it
+    steps: Any  #: tiles of queries from the first on, of all heads of Q that the block has
 
 
 class Walk(NamedTuple):
@@ -37,11 +39,18 @@ class Walk(NamedTuple):
 
 @device_function
 def key_tile(
-    form: Any, queries: Integer, keys: Integer, kv_heads: Integer, batch: Integer, group: Integer
+    form: Any,
+    queries: Integer,
+    keys: Integer,
+    kv_heads: Integer,
+    batch: Integer,
+    group: Integer,
+    splits: Integer,
 ) -> Any:
-    """Return the tile of keys of this block.
+    """Return the tile of keys of this block, which has `group` heads of Q.
 
-    Heads come in groups, in each the first keys first: under a causal mask most queries see them.
+    K/V heads, each as often as it has splits, come in groups, in each the first keys first: under a
+    causal mask most queries see them.
     """
     # In 32 bits: registers are scarce.
     q_tiles = i32((queries + form.block_q - 1) // form.block_q)
@@ -49,16 +58,20 @@ def key_tile(
     here = i32(ptx.ctaid_x())
     number = i32(here // (form.heads_together * blocks))
     inside = i32(here - number * form.heads_together * blocks)
-    width = i32(min(form.heads_together, batch * kv_heads - number * form.heads_together))
+    split_heads = i32(kv_heads * splits)
+    width = i32(min(form.heads_together, batch * split_heads - number * form.heads_together))
     block = i32(inside // width)
-    pair = i32(number * form.heads_together + inside - block * width)
-    sequence = i32(pair // kv_heads)
-    kv_head = i32(pair - sequence * kv_heads)
+    split = i32(number * form.heads_together + inside - block * width)
+    sequence = i32(split // split_heads)
+    split_head = i32(split - sequence * split_heads)
+    kv_head, q_head = i32(split_head // splits), i32(split_head * group)
     key, first_tile = i32(block * BLOCK_K), i32(0)
     if form.causal:
         first_tile = i32(max(i32(0), i32(key - keys + queries)) // form.block_q)
-    head, steps = i32(pair * group), i32((q_tiles - first_tile) * group)
-    return KeyTile(block, sequence, kv_head, head, key, first_tile, q_tiles, steps)
+    head, steps = i32(split * group), i32((q_tiles - first_tile) * group)
+    return KeyTile(
+        block, sequence, kv_head, q_head, head, split, key, first_tile, q_tiles, steps
+    )
 
 
 @device_function
