@@ -380,7 +380,7 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
     PRODUCER, CONSUMER = ROLES.load, CONSUMERS[0]
     sides: dict[str, Any] = {"producer": PRODUCER, "consumer": CONSUMERS}
     # k_group is the number of tiles in a stage: 64 rows of Q for each consumer warpgroup.
-    Q = TilePipeline(1, q=problem.tile(ROWS), k_group=plan.warpgroups, **sides)
+    Q = TilePipeline(plan.q_stages, q=problem.tile(ROWS), k_group=plan.warpgroups, **sides)
     k_ring = (plan.stages, (1, plan.block_k, 1), problem.head_dim, problem.dtype)
     K = KVPipeline(*k_ring, holds="k", swizzle=problem.swizzle, **sides)
     OUT = StorePipeline(1, o=problem.o_tile(ROWS), role=CONSUMERS)

@@ -134,6 +134,8 @@ class AttentionPlan:
     splits
         Number of splits of each tile's keys. Splits are float32 in a workspace, and a second kernel
         combines them.
+    q_stages
+        Stages of Q. With two the next queries are loaded before these are done.
     """
 
     warpgroups: int = 2
@@ -142,6 +144,7 @@ class AttentionPlan:
     heads_together: int = 1
     votes: bool = True
     splits: int = 1
+    q_stages: int = 1
 
     def __post_init__(self) -> None:
         check_fields(
@@ -152,6 +155,7 @@ class AttentionPlan:
             heads_together=whole(0, 1 << 16),
             votes=FLAG,
             splits=whole(1, 1 << 16),
+            q_stages=whole(1, 64),
         )
 
     @property
@@ -266,8 +270,8 @@ class AttentionForm:
 
     @property
     def q_tile(self) -> Tile:
-        """All queries of a tile."""
-        return self.problem.tile(self.block_q)
+        """All queries of the tiles that are in shared memory."""
+        return self.problem.tile(self.plan.q_stages * self.block_q)
 
     @property
     def o_dtype(self) -> DType:
@@ -285,7 +289,7 @@ class AttentionForm:
         if self.problem.splits:
             return False  # splits go from registers to global memory
         kv = 2 * self.plan.stages * self.problem.tile(self.block_k).nbytes
-        q_and_o = self.problem.tile(self.block_q).nbytes + self.problem.o_tile(self.block_q).nbytes
+        q_and_o = self.q_tile.nbytes + self.problem.o_tile(self.block_q).nbytes
         return q_and_o + kv > SHARED_BYTES
 
 
