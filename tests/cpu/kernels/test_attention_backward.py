@@ -16,18 +16,20 @@ from numba_tma.kernels.attention.backward.plan import (
     PLANS,
     BackwardPlan,
     block_q,
+    check_plan,
     plan_for,
+    steps_of,
 )
 from numba_tma.kernels.attention.plan import AttentionProblem
 from numba_tma.kernels.rows import columns as _columns
 from numba_tma.tools.testing import compile_ptx, find_tool, instructions, ptxas
 from tests.cpu.kernels.test_attention import COPY, array
 from tests.cpu.kernels.test_wrappers import gpu  # noqa: F401
-from tests.kernels.attention_backward_forms import PROBLEMS, finish, form, prepare
+from tests.kernels.attention_backward_forms import PROBLEMS, add_splits, finish, form, prepare
 from tests.machine_code import all_in_registers, shortest_loop
 from tests.tiers import quick
 
-by_problem = pytest.mark.parametrize("name", quick(["d128 causal"], PROBLEMS))
+by_problem = pytest.mark.parametrize("name", quick(["d128 causal", "d64 splits"], PROBLEMS))
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
 
 
@@ -58,6 +60,16 @@ def test_what_comes_before_and_after_reads_16_bytes_at_a_time(kernel, name):
     loads = [line for line in instructions(text) if "ld.global" in line]
     assert sum("v4.u32" in line for line in loads) == (2 if kernel is prepare else 4)
     assert len(loads) == (2 + 1 if kernel is prepare else 4)  # one lse for each row
+
+
+@pytest.mark.parametrize("name", ["d64 splits", "d128 splits"])
+def test_splits_are_read_16_bytes_at_a_time(name):
+    text = compile_ptx(*add_splits(name))
+    report = ptxas(text)
+    assert (report.spill_stores, report.stack_frame, report.warnings) == (0, 0, ())
+    assert report.registers <= 64  # 1024 threads at a time
+    loads = [line for line in instructions(text) if "ld.global" in line]
+    assert len(loads) % 4 == 0 and all("v4.u32" in line for line in loads)  # two of dK, two of dV
 
 
 def has_products(code):
@@ -112,11 +124,51 @@ def test_products_run_while_threads_compute_and_store(name):
 )
 def test_heads_together_fit_the_l2_cache(depth, queries, sharing, heads):
     problem = AttentionProblem(depth, as_dtype("bf16"), causal=True)
-    assert plan_for(problem, queries, sharing).heads_together == heads
+    plan = plan_for(problem, queries, queries, 1024, sharing, 132)
+    assert (plan.heads_together, plan.splits) == (heads, 1)
 
 
 def test_without_a_mask_each_head_comes_for_itself():
-    assert plan_for(AttentionProblem(128, as_dtype("bf16")), 4096, 1) == PLANS[128]
+    assert plan_for(AttentionProblem(128, as_dtype("bf16")), 4096, 4096, 16, 1, 132) == PLANS[128]
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(1, 1), (64, 128), (130, 300), (300, 130), (500, 129)]
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_steps_are_those_of_the_kernel(causal, queries, keys):
+    """Query i sees the keys up to i + keys - queries."""
+    problem = AttentionProblem(128, as_dtype("bf16"), causal)
+    expected = [
+        sum(
+            not causal or min(first + 63, queries - 1) + keys - queries >= key
+            for first in range(0, queries, 64)
+        )
+        for key in range(0, keys, BLOCK_K)
+    ]
+    assert steps_of(problem, queries, keys) == expected
+
+
+@pytest.mark.parametrize(
+    ("depth", "causal", "queries", "batch_heads", "group", "splits"),
+    [
+        (64, False, 416, 4, 8, 8),  # 16 blocks with 32 steps, on 132 SMs
+        (128, True, 640, 3, 4, 4),
+        (64, True, 2112, 4, 8, 4),  # 68 blocks, of which the longest has 136 steps of 4896
+        (64, False, 416, 4, 1, 1),  # nothing to divide
+        (128, True, 280, 220, 4, 1),  # enough blocks
+    ],
+)
+def test_few_key_heads_split_their_query_heads(
+    depth, causal, queries, batch_heads, group, splits
+):
+    problem = AttentionProblem(depth, as_dtype("bf16"), causal)
+    assert plan_for(problem, queries, queries, batch_heads, group, 132).splits == splits
+
+
+def test_a_plan_divides_the_heads_of_a_group():
+    with pytest.raises(ValueError, match=r"plan=BackwardPlan\(.*splits=3\)\): splits divides the 2 h"):
+        check_plan("attention_backward", BackwardPlan(splits=3), 2)
 
 
 # ----------------------------------------------------------------------------------- errors
@@ -184,22 +236,39 @@ def test_mistakes(name, monkeypatch):
 # ------------------------------------------------------------------------------- launches
 
 
-def test_the_second_call_repeats_the_three_launches(gpu, monkeypatch):  # noqa: F811
+@pytest.mark.parametrize(
+    ("queries", "splits", "grids", "workspaces"),
+    [
+        (64, False, [(32, 256), (4, 384), (16, 256)], 4),
+        (512, True, [(256, 256), (8, 384), (64, 256), (12, 256)], 6),  # dK and dV of two splits
+    ],
+)
+def test_the_second_call_repeats_the_launches(
+    gpu,  # noqa: F811
+    monkeypatch,
+    queries,
+    splits,
+    grids,
+    workspaces,
+):
+    monkeypatch.setattr(backward, "sm_count", lambda: 132)
     monkeypatch.setattr(backward, "float_workspace", lambda *of: _columns.float_workspace(*of))
     monkeypatch.setattr(backward, "tensor_map", lambda view, tile: ("map", view.address, tile))
     monkeypatch.setattr(backward, "map_of", lambda array, tile: ("map", array.address, tile))
-    arrays = {name: array(shape, start=i << 20) for i, (name, shape) in enumerate(SHAPES.items())}
-    arrays["lse"] = number_array()
+    shapes = {n: (2, queries, 4, 64) if s == Q else s for n, s in SHAPES.items()}
+    arrays = {name: array(shape, start=i << 20) for i, (name, shape) in enumerate(shapes.items())}
+    arrays["lse"] = number_array((2, 4, queries))
     for deterministic in (False, True):
         del gpu.launches[:]
         got = attention_backward(**arrays, deterministic=deterministic)
         assert got == tuple(arrays[name] for name in ("dq", "dk", "dv"))
         first, spaces = gpu.launches[:], len(gpu.spaces)
-        assert [launch[1:3] for launch in first] == [(32, 256), (4, 384), (16, 256)]
+        assert [launch[1:3] for launch in first] == grids
         kernels = [launch[0] for launch in first]
-        assert kernels[1] is backward.backward_kernel(PROBLEMS["d64"], PLANS[64], deterministic)
+        problem = PROBLEMS["d64" + " splits" * splits]
+        assert kernels[1] is backward.backward_kernel(problem, PLANS[64], deterministic)
         for _ in range(2):
             del gpu.launches[:]
             attention_backward(**arrays, deterministic=deterministic)
             assert gpu.launches == first and len(gpu.spaces) == spaces
-    assert len(gpu.spaces) == 8
+    assert len(gpu.spaces) == 2 * workspaces

@@ -142,6 +142,18 @@ def test_plans(plan, causal):
         check(*arrays(queries, keys, 6, 2, depth), causal, how)
 
 
+@by_mask
+@pytest.mark.parametrize("splits", [2, 4, 8])
+@on_gpu(limit=LIMIT)
+def test_blocks_share_the_heads_that_share_keys(splits, causal):
+    plan = BackwardPlan(splits=splits, heads_together=2)
+    for depth in (64, 128):
+        for queries, keys in ((1, 1), (130, 129), (65, 1000), (1000, 65)):
+            given = arrays(queries, keys, 8, 1, depth)
+            for deterministic in (False, True):
+                check(*given, causal, plan, deterministic=deterministic)
+
+
 @on_gpu(limit=LIMIT)
 def test_queries_that_see_no_key_have_no_gradient():
     for depth in (64, 128):

@@ -94,6 +94,27 @@ def test_two_heads_share_keys():
     check(*arrays(66, 40, heads=2, kv_heads=1, batch=1), causal=True)
 
 
+@pytest.mark.parametrize(
+    ("splits", "causal", "depth", "deterministic"),
+    quick(
+        [(2, True, 64, False)],
+        [(1, True, 64, False), (2, True, 64, False), (4, False, 128, False), (2, True, 64, True)],
+    ),
+)
+def test_blocks_share_the_heads_that_share_keys(splits, causal, depth, deterministic):
+    """Each writes dK and dV of its heads for the keys that there are; both are written whole."""
+    given = arrays(66, 140, heads=4, kv_heads=1, depth=depth)
+    plan = BackwardPlan(splits=splits, heads_together=2)
+    check(*given, causal, plan=plan, deterministic=deterministic)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_splits_of_several_heads_and_sequences(deterministic):
+    given = arrays(70, 150, heads=12, kv_heads=2, batch=2)
+    check(*given, causal=True, plan=BackwardPlan(splits=3), deterministic=deterministic)
+
+
 def test_two_blocks_of_keys_take_turns():
     check(*arrays(66, 140, batch=1), causal=True, deterministic=True)
 

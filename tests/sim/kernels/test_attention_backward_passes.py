@@ -8,7 +8,12 @@ import pytest
 
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention.backward import passes
-from numba_tma.kernels.attention.backward.passes import THREADS, finish_kernel, prepare_kernel
+from numba_tma.kernels.attention.backward.passes import (
+    THREADS,
+    add_splits_kernel,
+    finish_kernel,
+    prepare_kernel,
+)
 from numba_tma.kernels.attention.plan import AttentionProblem
 
 BF16 = ml_dtypes.bfloat16
@@ -93,3 +98,30 @@ def test_finish(depth, batch, queries, heads):
     np.testing.assert_array_equal(dq, (whole[:, :, :queries] * np.float32(0.5)).astype(BF16))
     dq[:] = 7
     assert (memory == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("depth", "batch", "keys", "kv_heads", "splits"),
+    [(64, 2, 21, 3, 2), (128, 1, 19, 1, 5)],
+    ids=["64", "128"],
+)
+def test_add_splits(depth, batch, keys, kv_heads, splits):
+    """In their order, in float32; dK alone has the scale."""
+    rng = np.random.default_rng(5)
+    rows, scale = batch * kv_heads * keys, np.float32(0.375)
+    shape = batch, kv_heads, splits, keys, depth
+    parts = [rng.standard_normal(shape).astype(np.float32) for _ in "kv"]
+    memory = [np.full((batch + 1, kv_heads + 2, keys + 3, 2, depth), 7, BF16) for _ in "kv"]
+    views = [m[:batch, 1 : kv_heads + 1, 2 : keys + 2, 1] for m in memory]
+    dk, dv = ((address(view), [view.strides[i] for i in (0, 2, 1)]) for view in views)
+    blocks = -(-rows * (depth // 8) // THREADS)
+    add_splits_kernel(as_dtype("bf16"), depth)[blocks, THREADS](
+        *(*map(address, parts), *dk, *dv, rows, keys, kv_heads, splits, scale)
+    )
+    for view, part, factor in zip(views, parts, (scale, 1)):
+        sums = np.zeros((batch, kv_heads, keys, depth), np.float32)
+        for split in range(splits):
+            sums += part[:, :, split]
+        np.testing.assert_array_equal(view, (sums * np.float32(factor)).astype(BF16))
+        view[:] = 7
+    assert all((m == 7).all() for m in memory)

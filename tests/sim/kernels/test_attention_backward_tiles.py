@@ -27,18 +27,25 @@ SIZES = [(1, 1), (64, 128), (130, 300), (300, 130), (200, 500), (500, 129)]
 
 
 @pytest.mark.parametrize(("queries", "keys"), SIZES)
-@pytest.mark.parametrize(("batch", "kv_heads", "group"), [(1, 1, 1), (2, 3, 2), (1, 2, 3)])
+@pytest.mark.parametrize(
+    ("batch", "kv_heads", "group", "splits"),
+    [(1, 1, 1, 1), (2, 3, 2, 1), (1, 2, 3, 1), (2, 3, 1, 2), (1, 2, 2, 3)],
+)
 def test_a_block_walks_over_the_queries_that_see_its_keys(
-    monkeypatch, form, batch, kv_heads, group, queries, keys
+    monkeypatch, form, batch, kv_heads, group, splits, queries, keys
 ):
-    sizes = queries, keys, kv_heads, batch, group
+    """Where splits share a K/V head, `group` of the heads of Q are those of one of them."""
+    sizes = queries, keys, kv_heads, batch, group, splits
     q_tiles, blocks = -(-queries // form.block_q), -(-keys // BLOCK_K)
     met = set()
-    for number in range(blocks * batch * kv_heads):
+    for number in range(blocks * batch * kv_heads * splits):
         mine = tile_of_block(monkeypatch, number, form, *sizes)
         assert mine.key == mine.block * BLOCK_K and mine.q_tiles == q_tiles
-        assert mine.head == (mine.sequence * kv_heads + mine.kv_head) * group
-        met.add((int(mine.sequence), int(mine.kv_head), int(mine.block)))
+        sequence, split_head = divmod(int(mine.split), kv_heads * splits)
+        assert (mine.sequence, mine.kv_head) == (sequence, split_head // splits)
+        assert mine.q_head == split_head * group
+        assert mine.head == sequence * kv_heads * splits * group + mine.q_head
+        met.add((int(mine.split), int(mine.block)))
         # Query i stands at key i + keys - queries.
         sees = [
             tile
@@ -58,5 +65,5 @@ def test_a_block_walks_over_the_queries_that_see_its_keys(
                 assert walk.buffer == step % 2
                 assert added is None or walk.added == added
                 walk, added = next_q_tile(form, mine, walk), part
-    sequences = range(batch), range(kv_heads), range(blocks)
-    assert met == set(itertools.product(*sequences))  # each tile of keys has a block
+    shares = range(batch * kv_heads * splits), range(blocks)
+    assert met == set(itertools.product(*shares))  # each tile of keys has a block of each split

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
+import heapq
 from dataclasses import dataclass, replace
 
 from numba_tma.backend.interface import constant_class
@@ -112,9 +112,11 @@ class BackwardForm:
         return Tile((ROWS, self.head_dim), self.problem.dtype, self.problem.swizzle)
 
 
-#: In steps of 128 x 128 x head dim: the beginning and the end of a block, and what 64 columns of its
-#: dK and dV cost as a split; measured.
-END_STEPS, PART_STEPS = 2, 1
+#: In steps: the beginning and the end of a block; and to write the splits of dK and dV for 64 columns
+#: of a tile, and to add them. Measured.
+END_STEPS, WRITE_STEPS, ADD_STEPS = 2, 1, 1.75
+#: Waves that splits make no shorter.
+MANY_WAVES = 8
 #: The fastest plans by head dim: as many stages as shared memory has room for.
 PLANS = {64: BackwardPlan(), 128: BackwardPlan(sum_stages=2)}
 
@@ -136,43 +138,54 @@ def plan_for(
     `kv_heads` counts the heads of K of all sequences, each of which `group` heads of Q share. `sms`
     is the number of blocks that run at a time, one per SM.
     """
-    plan = PLANS[problem.head_dim]
-    splits = splits_for(problem, steps_of(problem, queries, keys), kv_heads, group, sms)
+    steps = steps_of(problem, queries, keys)
+
+    def divided(splits: int) -> BackwardPlan:
+        together = most_heads_together(problem, queries * group // splits)
+        return replace(PLANS[problem.head_dim], heads_together=together, splits=splits)
+
+    def time(plan: BackwardPlan) -> float:
+        return time_of(plan, steps, problem.head_dim, kv_heads, group, sms)
+
+    whole = divided(1)
+    if group == 1 or kv_heads * len(steps) > MANY_WAVES * sms:
+        return whole
+    return min((divided(n) for n in range(1, group + 1) if group % n == 0), key=time)
+
+
+def most_heads_together(problem: AttentionProblem, queries: int) -> int:
+    """Return how many heads of K, each with so many queries of all heads of Q, form a group."""
     if not problem.causal:
-        return replace(plan, splits=splits)
-    nbytes = queries * group // splits * problem.head_dim * (2 * problem.dtype.itemsize + 4)
+        return 1
+    nbytes = queries * problem.head_dim * (2 * problem.dtype.itemsize + 4)
     # The L2 cache holds Q, dO and the sums of dQ of the heads of a group.
     together = max(1, min(64, CACHED_BYTES // nbytes))
     # A power of 2, since each number is a kernel of its own.
-    return replace(plan, heads_together=1 << together.bit_length() - 1, splits=splits)
+    return 1 << together.bit_length() - 1
 
 
 def steps_of(problem: AttentionProblem, queries: int, keys: int) -> list[int]:
     """Return the tiles of queries of a head that see each tile of keys, as `key_tile` counts."""
     rows = block_q(problem.head_dim)
-    tiles, first = -(-queries // rows), keys - queries  # key of query 0
+    tiles, first = -(-queries // rows), keys - queries  # key that query 0 sees last
     return [
         tiles - (max(0, key - first) // rows if problem.causal else 0)
         for key in range(0, keys, BLOCK_K)
     ]
 
 
-def splits_for(
-    problem: AttentionProblem, steps: list[int], kv_heads: int, group: int, sms: int
-) -> int:
-    """Return the fastest number of splits, where the tiles of keys of a head have these `steps`.
+def time_of(
+    plan: BackwardPlan, steps: list[int], head_dim: int, kv_heads: int, group: int, sms: int
+) -> float:
+    """Return the time in steps, where the tiles of keys of a head have `steps` for each head of Q.
 
-    The time is that of the longest block, or of the blocks of an SM, and of the splits' memory.
+    The next block starts on the first SM that is free.
     """
-    blocks, mean, longest = len(steps) * kv_heads, sum(steps) / len(steps), max(steps)
-    # dK and dV of a block, written and read again.
-    parts = PART_STEPS * problem.head_dim / 64
-
-    def time(splits: int) -> float:
-        heads, waves = group / splits, blocks * splits / sms
-        added = parts * (splits > 1)
-        if mean == longest:
-            waves = math.ceil(waves)
-        return max(waves * (mean * heads + END_STEPS + added), longest * heads + END_STEPS + added)
-
-    return min((n for n in range(1, group + 1) if group % n == 0), key=time)
+    heads, split = kv_heads * plan.splits, head_dim / 64 * (plan.splits > 1)
+    ends = [0.0] * min(sms, heads * len(steps))
+    for first in range(0, heads, plan.heads_together):
+        for count in steps:
+            length = count * group / plan.splits + END_STEPS + WRITE_STEPS * split
+            for _ in range(min(plan.heads_together, heads - first)):
+                heapq.heapreplace(ends, ends[0] + length)
+    return max(ends) + ADD_STEPS * split * heads * len(steps) / sms
