@@ -240,7 +240,7 @@ def test_mistakes(name, monkeypatch):
     ("queries", "splits", "grids", "workspaces"),
     [
         (64, False, [(32, 256), (4, 384), (16, 256)], 4),
-        (512, True, [(256, 256), (8, 384), (64, 256), (12, 256)], 6),  # dK and dV of two splits
+        (512, True, [(128, 256), (8, 384), (64, 256), (12, 256)], 6),  # dK and dV of two splits
     ],
 )
 def test_the_second_call_repeats_the_launches(
