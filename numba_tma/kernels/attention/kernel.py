@@ -145,8 +145,9 @@ def load_q(form: Any, producer: Any, q: Any, tile: Any, sequence: Any) -> None:
     """Load the queries of a tile, 64 rows for each consumer warpgroup, when Q's stage is empty."""
     stage = producer.acquire()
     for i in range(form.warpgroups):
-        row = sequence.query + tile.query_block * form.block_q + i * ROWS
-        q.load(stage.tile(i).q, (sequence.batch, row, tile.head, 0), stage.barrier)
+        row = sequence.query + tile.query_block * form.tile_queries + i * form.warpgroup_queries
+        head = tile.head * form.packed_heads
+        q.load(stage.tile(i).q, (sequence.batch, row, head, 0), stage.barrier)
 
 
 @device_function
@@ -369,7 +370,7 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
 
     Its arguments: the tensor maps of Q, K, V and O; the queries and keys of a sequence; the heads
     of Q; sequences (times splits); the heads of Q that share one of K and V; the scale times
-    log2(e); and `OptionalArguments`.
+    log2(e); and `OptionalArguments`. With packed heads of Q, `heads` and `group` count the packs.
     """
     FORM = AttentionForm(problem, plan)
     SPLITS, O_IN_Q = problem.splits, FORM.stages_o_in_q
@@ -380,10 +381,10 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
     PRODUCER, CONSUMER = ROLES.load, CONSUMERS[0]
     sides: dict[str, Any] = {"producer": PRODUCER, "consumer": CONSUMERS}
     # k_group is the number of tiles in a stage: 64 rows of Q for each consumer warpgroup.
-    Q = TilePipeline(plan.q_stages, q=problem.tile(ROWS), k_group=plan.warpgroups, **sides)
+    Q = TilePipeline(plan.q_stages, q=problem.tile(ROWS, plan.packed_heads), k_group=plan.warpgroups, **sides)
     k_ring = (plan.stages, (1, plan.block_k, 1), problem.head_dim, problem.dtype)
     K = KVPipeline(*k_ring, holds="k", swizzle=problem.swizzle, **sides)
-    OUT = StorePipeline(1, o=problem.o_tile(ROWS), role=CONSUMERS)
+    OUT = StorePipeline(1, o=problem.o_tile(ROWS, plan.packed_heads), role=CONSUMERS)
     # `holds` names the operand's layout: "k" is K-major, "v" is MN-major. K uses the methods named
     # _k. V uses those without a suffix (acquire, get_tile, wait, get, release), which serve both
     # layouts: V' (head dim, keys) is K-major, since P V sums over keys, which lie innermost.
@@ -439,7 +440,7 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
                 kv = kv_range(tile, sequence, options)
                 rows = rows_of(tile, warpgroup, sequence, kv.first_key, queries, heads, options)
                 scales = scales_of(scale, sequence.batch, tile.head, heads, group, options)
-                my_q = q_consumer.wait().tile(warpgroup).q.matrix_descriptor()
+                my_q = q_consumer.wait().tile(warpgroup).q.view(FORM.q_rows).matrix_descriptor()
                 state = first(FORM, my_q, k_consumer, rows, scales, kv.tiles > 1)
                 for j in range(1, kv.tiles):
                     more = j + 1 < kv.tiles
@@ -454,7 +455,7 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
                 if O_IN_Q:
                     o_pipe.tail(read=True)  # TMA has read O, the next Q may come
                     q_consumer.release()
-                store_lse(state, row_sum, queries, heads, tile.head, sequence, options)
+                store_lse(FORM, state, row_sum, queries, heads, tile.head, sequence, options)
             if not SPLITS:
                 o_pipe.tail(read=True)
         q_pipe.close()  # K's and V's stages are all full and released

@@ -92,7 +92,7 @@ def launch_attention(
     )
     on_tcgen05 = has_tcgen05() if plan is None else isinstance(plan, Tcgen05AttentionPlan)
     if isinstance(plan, AttentionPlan):
-        check_plan(q.function, problem, plan)
+        check_plan(q.function, problem, plan, q.shape[2] // k.shape[2])
     elif on_tcgen05:
         check_tcgen05(q.function, problem)
     elif plan is not None:
@@ -128,7 +128,11 @@ def launch_attention(
         problem, batch = replace(problem, splits=True, lse=True), batch * splits
         partials, partial_lse = new_partials(out, splits, workspace)
         arguments |= {"splits": splits, "partials": partials, "lse": partial_lse}
-    maps = [map_of(q, problem.tile(plan.q_rows)), map_of(k, problem.tile(plan.block_k))]
+    packed_heads = plan.packed_heads
+    maps = [
+        map_of(q, problem.tile(plan.q_rows, packed_heads)),
+        map_of(k, problem.tile(plan.block_k)),
+    ]
     if starts:
         # The most tiles that there may be: each sequence ends in a tile of its own.
         tiles = heads * (queries // plan.block_q + batch)
@@ -137,10 +141,13 @@ def launch_attention(
             ragged_map_of(out, problem.ragged_tile(ROWS)),
         ]
     else:
-        tiles = batch * heads * -(-queries // plan.block_q)
+        tiles = batch * (heads // packed_heads) * -(-queries * packed_heads // plan.block_q)
         if problem.is_fp8:
             v = transposed_v(v, stream, workspace)
-        maps += [map_of(v, problem.v_tile(plan.block_k)), map_of(out, problem.o_tile(plan.q_rows))]
+        maps += [
+            map_of(v, problem.v_tile(plan.block_k)),
+            map_of(out, problem.o_tile(plan.q_rows, packed_heads)),
+        ]
     if isinstance(plan, Tcgen05AttentionPlan):
         kernel = tcgen05_attention_kernel(problem, plan)
     else:
@@ -151,7 +158,7 @@ def launch_attention(
         plan.threads,
         stream,
         *maps,
-        *(queries, keys, heads, batch, group),
+        *(queries, keys, heads // packed_heads, batch, group // packed_heads),
         np.float32((scale if softcap is None else softcap) * math.log2(math.e)),
         OptionalArguments(**arguments),
     )

@@ -84,6 +84,12 @@ class AttentionProblem:
         return not (self.causal or self.left or self.right or self.packed)
 
     @property
+    def packs_heads(self) -> bool:
+        """Whether heads of Q may lie in one tile: no mask but a causal one, and no scale of a head."""
+        scaled = self.q_scale or self.k_scale or self.v_scale
+        return not (self.left or self.right or self.packed or self.splits or scaled)
+
+    @property
     def is_fp8(self) -> bool:
         """Whether inputs are e4m3. wgmma reads 8-bit operands K-major only, so V is transposed."""
         return self.dtype.itemsize == 1
@@ -97,9 +103,9 @@ class AttentionProblem:
         """Return the tile that a ragged copy moves, (row, head, column)."""
         return Tile((rows, 1, self.span), self.dtype, self.swizzle)
 
-    def tile(self, rows: int) -> Tile:
-        """Return the tile of `rows` rows of one head, (batch, row, head, column)."""
-        return Tile((1, rows, 1, self.head_dim), self.dtype, self.swizzle)
+    def tile(self, rows: int, heads: int = 1) -> Tile:
+        """Return the tile of `rows` rows, (batch, query, head, column); a query has `heads`."""
+        return Tile((1, rows // heads, heads, self.head_dim), self.dtype, self.swizzle)
 
     def v_tile(self, keys: int) -> Tile:
         """Return the tile of V of `keys` keys; of V', (batch, column, head, key), for e4m3."""
@@ -108,11 +114,11 @@ class AttentionProblem:
         swizzle = widest_swizzle(keys * self.dtype.itemsize)
         return Tile((1, self.head_dim, 1, keys), self.dtype, swizzle)
 
-    def o_tile(self, rows: int) -> Tile:
-        """Return the tile of `rows` rows of O."""
+    def o_tile(self, rows: int, heads: int = 1) -> Tile:
+        """Return the tile of `rows` rows of O, of which a query has `heads`."""
         dtype = self.result or self.dtype
         swizzle = widest_swizzle(self.head_dim * dtype.itemsize)
-        return Tile((1, rows, 1, self.head_dim), dtype, swizzle)
+        return Tile((1, rows // heads, heads, self.head_dim), dtype, swizzle)
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,9 @@ class AttentionPlan:
         combines them.
     q_stages
         Stages of Q. With two the next queries are loaded before these are done.
+    packed_heads
+        Heads of Q that lie in one tile, query by query (pack-GQA): a power of 2 up to 64 that
+        divides the heads that share K and V. They fill the tiles of short sequences.
     """
 
     warpgroups: int = 2
@@ -145,6 +154,7 @@ class AttentionPlan:
     votes: bool = True
     splits: int = 1
     q_stages: int = 1
+    packed_heads: int = 1
 
     def __post_init__(self) -> None:
         check_fields(
@@ -156,11 +166,12 @@ class AttentionPlan:
             votes=FLAG,
             splits=whole(1, 1 << 16),
             q_stages=whole(1, 64),
+            packed_heads=whole(1, ROWS),
         )
 
     @property
     def block_q(self) -> int:
-        """Queries of a tile."""
+        """Rows of a tile: queries, times the heads that are packed."""
         return self.warpgroups * ROWS
 
     @property
@@ -179,8 +190,16 @@ class AttentionPlan:
         return 32 if self.warpgroups == 3 else 24
 
 
-def check_plan(function: str, problem: AttentionProblem, plan: AttentionPlan) -> None:
-    """Raise a ValueError unless the kernels can follow the plan."""
+def check_plan(
+    function: str, problem: AttentionProblem, plan: AttentionPlan, group: int = 1
+) -> None:
+    """Raise a ValueError unless the kernels can follow the plan; `group` heads of Q share K and V."""
+    heads = plan.packed_heads
+    if heads > 1 and (heads & (heads - 1) or group % heads or not problem.packs_heads):
+        raise ValueError(
+            f"{function}(plan={plan}): packed_heads is a power of 2 that divides the {group} heads "
+            "of q that share a head of k, and 1 with a window, scales of heads or packed sequences"
+        )
     if problem.packed and plan.splits > 1:
         raise ValueError(
             f"{function}(plan={plan}): splits is 1 for packed sequences, whose lengths only the "
@@ -215,8 +234,23 @@ class AttentionForm:
 
     @property
     def block_q(self) -> int:
-        """Queries of a tile."""
+        """Rows of a tile: queries, times the heads that are packed."""
         return self.plan.block_q
+
+    @property
+    def packed_heads(self) -> int:
+        """Heads of Q in a tile; row r of a tile is of query ``r // packed_heads``."""
+        return self.plan.packed_heads
+
+    @property
+    def tile_queries(self) -> int:
+        """Queries of a tile."""
+        return self.plan.block_q // self.plan.packed_heads
+
+    @property
+    def warpgroup_queries(self) -> int:
+        """Queries of a consumer warpgroup."""
+        return ROWS // self.plan.packed_heads
 
     @property
     def block_k(self) -> int:
@@ -277,6 +311,11 @@ class AttentionForm:
     def o_dtype(self) -> DType:
         """Type of O."""
         return self.problem.result or self.problem.dtype
+
+    @property
+    def q_rows(self) -> Tile:
+        """The rows of Q of one warpgroup, as a matrix."""
+        return Tile((ROWS, self.head_dim), self.dtype, self.problem.swizzle)
 
     @property
     def o_rows(self) -> Tile:

@@ -45,7 +45,10 @@ def apply_mask(form: Any, scores: Registers, rows: Any, scales: Any) -> Any:
         scores = scores.map(capped, scales.softcap)
     if form.masks_right:
         if rows.stop < form.block_k:
-            scores = scores.map_coords(before_stop, rows.stop)
+            if form.packed_heads > 1:
+                scores = scores.map_coords(before_stop_packed, rows.stop, form.packed_heads)
+            else:
+                scores = scores.map_coords(before_stop, rows.stop)
     if form.masks_end:
         if rows.end < form.block_k:
             scores = scores.map_coords(before_end, rows.end)
@@ -71,6 +74,12 @@ def before_end(score: Real, row: Integer, column: Any, end: Any) -> Any:
 def before_stop(score: Real, row: Integer, column: Any, stop: Any) -> Any:
     """Return the score of a column before `stop` + row, else -inf."""
     return score if np.int32(column - row) < stop else MINUS_INFINITY
+
+
+@device_function
+def before_stop_packed(score: Real, row: Integer, column: Any, stop: Any, heads: Integer) -> Any:
+    """Return the score of a column before `stop` + query, else -inf; a query has `heads` rows."""
+    return score if np.int32(column - row // np.int32(heads)) < stop else MINUS_INFINITY
 
 
 @device_function

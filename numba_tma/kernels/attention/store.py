@@ -25,7 +25,7 @@ def store_dense(
     """Round O into shared memory and store it by TMA, which writes no row after the last query."""
     stage = store.acquire()
     o.to(form.o_dtype).store(stage.o.view(form.o_rows), (0, 0))
-    store.store(out, stage.o, (sequence.batch, row, head, 0))
+    store.store(out, stage.o, (sequence.batch, row, head * form.packed_heads, 0))
     store.commit()
 
 
@@ -59,6 +59,7 @@ def store_partial(form: Any, o: Registers, sequence: Any, rows: Any, options: An
 
 @device_function
 def no_lse(
+    form: Any,
     state: Any,
     row_sum: Registers,
     queries: Integer,
@@ -72,6 +73,7 @@ def no_lse(
 
 @device_function
 def lse_dense(
+    form: Any,
     state: Any,
     row_sum: Registers,
     queries: Integer,
@@ -82,12 +84,14 @@ def lse_dense(
 ) -> None:
     """Store lse, (batch, heads, queries), or (heads, rows) of packed sequences."""
     row = state.rows.row
-    at = queries * (sequence.batch * heads + head) + sequence.query + row
-    store_lse_rows(row_sum.map(log_of_sum, state.shift), options.lse + 4 * at, 4, sequence, row)
+    first = (sequence.batch * heads + head) * form.packed_heads
+    at = options.lse + 4 * (queries * first + sequence.query + row)
+    store_lse_rows(form, row_sum.map(log_of_sum, state.shift), at, 4, queries, sequence, row)
 
 
 @device_function
 def lse_split(
+    form: Any,
     state: Any,
     row_sum: Registers,
     queries: Integer,
@@ -100,16 +104,35 @@ def lse_split(
     row = state.rows.row
     address = options.lse + 4 * (state.rows.partial + row * options.splits)
     values = row_sum.map(log_of_sum, state.shift)
-    store_lse_rows(values, address, 4 * options.splits, sequence, row)
+    store_lse_rows(form, values, address, 4 * options.splits, queries, sequence, row)
 
 
 @device_function
-def store_lse_rows(lse: Any, address: Address, pitch: Integer, sequence: Any, row: Integer) -> None:
-    """Store the lse of the rows up to the last query, `pitch` bytes apart."""
-    count = i32(sequence.queries - row)
+def store_lse_rows(
+    form: Any,
+    lse: Any,
+    address: Address,
+    pitch: Integer,
+    queries: Integer,
+    sequence: Any,
+    row: Integer,
+) -> None:
+    """Store the lse of the rows up to the last query, `pitch` bytes apart.
+
+    Heads that are packed are `queries` rows apart.
+    """
+    count = i32((sequence.queries - row) * form.packed_heads)
     upper, lower = i32(lse.coords(0)), i32(lse.coords(1))  # this thread's two rows
     if i32(ptx.tid_x()) % 4 == 0:  # the four threads of a quad have the same rows
         if upper < count:
-            ptx.st_global_f32(address + pitch * upper, lse[0])
+            ptx.st_global_f32(address + pitch * place_of_row(form, upper, queries), lse[0])
         if lower < count:
-            ptx.st_global_f32(address + pitch * lower, lse[1])
+            ptx.st_global_f32(address + pitch * place_of_row(form, lower, queries), lse[1])
+
+
+@device_function
+def place_of_row(form: Any, row: Any, queries: Integer) -> Any:
+    """Return where a row of a warpgroup lies from its first, in an array (heads, queries)."""
+    if form.packed_heads == 1:
+        return row
+    return row // form.packed_heads + row % form.packed_heads * queries

@@ -67,6 +67,11 @@ class Tcgen05AttentionPlan:
         return TILES * LANES
 
     @property
+    def packed_heads(self) -> int:
+        """Heads of Q in a tile."""
+        return 1
+
+    @property
     def q_rows(self) -> int:
         """Queries that one copy loads, and rows of O that one copy stores: of a tile."""
         return LANES

@@ -21,7 +21,6 @@ from numba_tma.backend.interface import device_class, device_function, i32, u32
 from numba_tma.backend.primitives import quotient
 from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.host.annotations import DeviceFunction, Integer
-from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.attention.plan import AttentionForm
 from numba_tma.ptx import ctaid_x, nctaid_x, shfl_sync_idx_b32
 
@@ -139,7 +138,7 @@ def schedule_function(form: AttentionForm) -> DeviceFunction:
 
     Tiles under a mask have different numbers of K/V tiles, and the longest come first.
     """
-    BLOCK_Q = form.block_q
+    BLOCK_Q = form.tile_queries
     SCHEDULER = CausalLPTScheduler(BLOCK_Q, form.block_k, form.plan.heads_together or None)
 
     @device_function
@@ -170,7 +169,7 @@ class KVRange(NamedTuple):
 class WarpgroupRows(NamedTuple):
     """The 64 rows of a consumer warpgroup, and the columns of a K/V tile that they see; int32.
 
-    Columns are relative to the K/V tile.
+    Columns are relative to the K/V tile. Where heads are packed, a row is a query here.
     """
 
     row: Any  #: first row, in its sequence
@@ -190,7 +189,8 @@ def next_kv_tile(form: Any, rows: Any) -> Any:
 @functools.cache
 def tile_functions(form: AttentionForm) -> tuple[DeviceFunction, DeviceFunction, DeviceFunction]:
     """Return the device functions `locate`, `kv_range` and `rows_of` of a problem."""
-    BLOCK_Q, BLOCK_K, problem = form.block_q, form.block_k, form.problem
+    BLOCK_Q, BLOCK_K, problem = form.tile_queries, form.block_k, form.problem
+    QUERIES = form.warpgroup_queries
     LEFT, RIGHT, SPLITS, STOPS = problem.left, problem.right, problem.splits, form.masks_right
     BY_SCHEDULE = problem.causal and not LEFT and not problem.packed
 
@@ -232,7 +232,7 @@ def tile_functions(form: AttentionForm) -> tuple[DeviceFunction, DeviceFunction,
         options: Any,
     ) -> Any:
         """Return the rows of a consumer warpgroup, and what they see of the first K/V tile."""
-        row = i32(tile.query_block * BLOCK_Q + warpgroup * ROWS)
+        row = i32(tile.query_block * BLOCK_Q + warpgroup * QUERIES)
         position = i32(row + sequence.keys - sequence.queries - first_key)
         start, stop, end = position, i32(position + 1), i32(sequence.keys - first_key)
         if LEFT:
