@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,16 +14,17 @@ from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.values import FLAG, check_fields, whole
 from numba_tma.host.warpgroup import MAX_COLUMNS, ROWS, STEP_BYTES, THREADS
-from numba_tma.kernels._host.limits import CACHED_BYTES, SHARED_BYTES
+from numba_tma.kernels._host.limits import SHARED_BYTES
+from numba_tma.kernels.attention.times import (
+    TileTimes,
+    causal_steps,
+    fastest_splits,
+    most_heads_together,
+)
 
 DTYPES = ("bf16", "f16")
+MOST_PACKED_HEADS = 16  #: of those that a plan takes without being asked
 E4M3 = as_dtype("e4m3")
-#: Numbers of heads that a causal schedule may group: each number is a kernel of its own.
-HEAD_GROUPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-#: Slowdown where the K and V of a group are twice what stays in the L2 cache; measured.
-COST_OF_TWICE = 0.03
-#: Time to combine splits, in K/V tiles, and the most splits per SM.
-COMBINE_STEPS, SPLITS_PER_SM = 3, 2
 
 
 def widest_swizzle(nbytes: int) -> Swizzle:
@@ -200,6 +202,8 @@ def check_plan(
             f"{function}(plan={plan}): packed_heads is a power of 2 that divides the {group} heads "
             "of q that share a head of k, and 1 with a window, scales of heads or packed sequences"
         )
+    if heads > 1 and plan.splits > 1:
+        raise ValueError(f"{function}(plan={plan}): splits is 1 where heads are packed")
     if problem.packed and plan.splits > 1:
         raise ValueError(
             f"{function}(plan={plan}): splits is 1 for packed sequences, whose lengths only the "
@@ -343,6 +347,28 @@ PLANS = {
     (256, False): AttentionPlan(2, 80),
     (256, True): AttentionPlan(2, 80),
 }
+#: What else may be faster, where its tiles divide the lengths better; and the times of all of them,
+#: measured on an H100.
+CANDIDATES = {
+    (64, False): (
+        (PLANS[64, False], TileTimes(1.38, 1.4)),
+        (AttentionPlan(2, 128, stages=3, votes=False), TileTimes(1.02, 1.1)),
+    ),
+    (64, True): (
+        (PLANS[64, True], TileTimes(1.4, 1.4)),
+        (AttentionPlan(2, 128, stages=3, votes=False), TileTimes(1.02, 1.1)),
+    ),
+    (96, False): (
+        (PLANS[96, False], TileTimes(1.56, 1.6)),
+        (AttentionPlan(2, 128), TileTimes(1.28, 1.3)),
+    ),
+    (96, True): ((PLANS[96, True], TileTimes(1.3, 1.3)),),
+    (128, False): ((PLANS[128, False], TileTimes(1.5, 1.5)),),
+    (128, True): ((PLANS[128, True], TileTimes(1.5, 1.5)),),
+    (256, False): ((PLANS[256, False], TileTimes(1.9, 1.9)),),
+    (256, True): ((PLANS[256, True], TileTimes(1.9, 1.9)),),
+}
+OTHER_TIMES = TileTimes(1, 1)  #: of plans that are the only one
 #: The same for e4m3, where P V of a tile takes registers beside O.
 FP8_PLANS = {
     (64, False): AttentionPlan(3, 96),
@@ -373,79 +399,44 @@ def plan_for(
     the number of blocks that run at a time, one per SM. With a window on the left, `keys` counts
     the keys that one tile of queries sees.
     """
-    if queries <= ROWS and not problem.packed:
-        plan = (FP8_FEW_QUERIES_PLANS if problem.is_fp8 else FEW_QUERIES_PLANS)[problem.head_dim]
-    else:
-        plan = (FP8_PLANS if problem.is_fp8 else PLANS)[problem.head_dim, problem.causal]
+    candidates = list(candidates_for(problem, queries, group))
     if problem.packed:
-        return plan
+        return candidates[0][0]
     is_even = problem.tiles_are_equal or problem.left  # as nearly all tiles of a window are
-    if is_even:
-        steps = np.full(-(-queries // plan.block_q), -(-keys // plan.block_k))
-    else:
-        steps = causal_steps(queries, keys, plan.block_q, plan.block_k)
-    splits = splits_for(steps, heads, sms)
+
+    def steps_of(plan: AttentionPlan) -> np.ndarray:
+        block_q = plan.block_q // plan.packed_heads
+        if is_even:
+            return np.full(-(-queries // block_q), -(-keys // plan.block_k))
+        return causal_steps(queries, keys, block_q, plan.block_k)
+
+    def time_and_splits(plan: AttentionPlan, times: TileTimes) -> tuple[float, int]:
+        nbytes, packs = 4 * queries * heads * problem.head_dim, heads // plan.packed_heads
+        most = 1 if plan.packed_heads > 1 else keys
+        return fastest_splits(times, steps_of(plan), nbytes, packs, sms, most)
+
+    plan, times = min(candidates, key=lambda candidate: time_and_splits(*candidate)[0])
+    _, splits = time_and_splits(plan, times)
     if is_even or splits > 1:
         return replace(plan, splits=splits, heads_together=1 if is_even else 0)
-    together = most_heads_together(problem, steps, keys, heads, group, sms)
-    return replace(plan, heads_together=together)
+    packs, lengths = heads // plan.packed_heads, times.ends + times.step * steps_of(plan)
+    nbytes = 2 * keys * problem.head_dim * problem.dtype.itemsize * plan.packed_heads / group
+    return replace(plan, heads_together=most_heads_together(lengths, nbytes, packs, sms))
 
 
-def causal_steps(queries: int, keys: int, block_q: int, block_k: int) -> np.ndarray:
-    """Return the K/V tiles that each tile of queries sees, as `CausalSchedule` counts them."""
-    ends = np.minimum(np.arange(block_q, queries + block_q, block_q), queries)
-    return -(-np.maximum(ends + keys - queries, 0) // block_k)
-
-
-def most_heads_together(
-    problem: AttentionProblem, steps: np.ndarray, keys: int, heads: int, group: int, sms: int
-) -> int:
-    """Return how many heads to schedule as a group under a mask; parameters as in `plan_for`.
-
-    The tiles of a head have `steps` K/V tiles each. K and V of the group stay in the L2 cache, and
-    its tiles divide evenly among the blocks.
-    """
-    nbytes = 2 * keys * problem.head_dim * problem.dtype.itemsize / group
-
-    def speed(together: int) -> float:
-        excess = max(0, math.log2(together * nbytes / CACHED_BYTES))
-        return balance(1 + steps, heads, together, sms) * (1 - COST_OF_TWICE * excess)
-
-    return max((n for n in HEAD_GROUPS if n == 1 or n <= heads), key=speed)
-
-
-def splits_for(steps: np.ndarray, heads: int, sms: int) -> int:
-    """Return the fastest number of splits, where the tiles of a head have `steps` K/V tiles each.
-
-    The time is that of the block with the most K/V tiles, and the time to combine the splits.
-    """
-    tiles, fewest, longest = len(steps) * heads, int(steps.min()), int(steps.max())
-    most = min(longest, SPLITS_PER_SM * sms // tiles)
-
-    def time(splits: int) -> int:
-        split_heads = heads * splits
-        if fewest == longest:
-            sums = -(-tiles * splits // sms) * (1 - -longest // splits)
-        else:
-            sums = int(block_steps(1 - -steps // splits, split_heads, split_heads, sms).max())
-        return sums + COMBINE_STEPS * (splits > 1)
-
-    return min(range(1, max(1, most) + 1), key=time)
-
-
-def balance(steps: np.ndarray, heads: int, together: int, sms: int) -> float:
-    """Return the mean number of K/V tiles of a block over the largest."""
-    sums = block_steps(steps, heads, together, sms)
-    return float(sums.mean() / sums.max())
-
-
-def block_steps(steps: np.ndarray, heads: int, together: int, sms: int) -> np.ndarray:
-    """Return the number of K/V tiles of each block, as `CausalSchedule` distributes the tiles.
-
-    `steps` are those of the tiles of one head, first queries first.
-    """
-    groups = [together] * (heads // together) + [heads % together]
-    tiles = np.concatenate([np.repeat(steps[::-1], group) for group in groups])
-    waves = np.append(tiles, np.zeros(-len(tiles) % sms, int)).reshape(-1, sms)
-    waves[1::2] = waves[1::2, ::-1]
-    return waves.sum(axis=0)
+def candidates_for(
+    problem: AttentionProblem, queries: int, group: int
+) -> Iterator[tuple[AttentionPlan, TileTimes]]:
+    """Yield the plans that may be the fastest, before they are fitted to lengths."""
+    depth, causal = problem.head_dim, problem.causal
+    if queries <= ROWS and not problem.packed:
+        few = FP8_FEW_QUERIES_PLANS if problem.is_fp8 else FEW_QUERIES_PLANS
+        yield few[depth], OTHER_TIMES
+    elif problem.is_fp8:
+        yield FP8_PLANS[depth, causal], OTHER_TIMES
+    else:
+        yield from CANDIDATES[depth, causal]
+        if problem.packs_heads:
+            heads = math.gcd(group, MOST_PACKED_HEADS)
+            for plan, times in CANDIDATES[depth, causal] if heads > 1 else ():
+                yield replace(plan, packed_heads=heads), times

@@ -15,9 +15,8 @@ from numba_tma.kernels.attention.plan import (
     AttentionForm,
     AttentionPlan,
     AttentionProblem,
-    causal_steps,
-    most_heads_together,
 )
+from numba_tma.kernels.attention.times import causal_steps, most_heads_together
 
 #: Tiles of queries of a block, each with a softmax warpgroup, S and O of its own.
 TILES = 2
@@ -196,5 +195,6 @@ def tcgen05_plan_for(
     if problem.tiles_are_equal or problem.left:
         return plan
     steps = causal_steps(queries, keys, plan.block_q, plan.block_k)
-    together = most_heads_together(problem, steps, keys, heads, group, sms)
+    nbytes = 2 * keys * problem.head_dim * problem.dtype.itemsize / group
+    together = most_heads_together(1 + steps, nbytes, heads, sms)
     return replace(plan, heads_together=together)
