@@ -14,11 +14,17 @@ from numba_tma.kernels.attention.plan import (
     AttentionForm,
     AttentionPlan,
     AttentionProblem,
-    balance,
     check_plan,
-    most_heads_together,
     plan_for,
-    splits_for,
+)
+from numba_tma.kernels.attention.times import (
+    COMBINE_TIME,
+    SPLIT_BYTES,
+    SPLITS_PER_SM,
+    TileTimes,
+    balance,
+    fastest_splits,
+    most_heads_together,
 )
 from tests.kernels.attention_forms import PROBLEMS
 
@@ -71,7 +77,7 @@ def test_a_power_of_two_of_heads_is_dealt_out_as_evenly_as_can_be(keys, heads, s
     plan = PLANS[128, True]
     schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(keys, keys, 1)
     steps = np.array([schedule.num_key_blocks(i) for i in range(schedule.num_query_blocks)])
-    chosen = most_heads_together(CAUSAL, steps, keys, heads, 128, sms)
+    chosen = most_heads_together(1 + steps, 4 * keys, heads, sms)
     evenness = [balance(1 + steps, heads, n, sms) for n in range(1, heads + 1)]
     assert evenness[chosen - 1] > 0.9 * max(evenness)
 
@@ -112,19 +118,23 @@ def test_a_window_is_shared_out_by_the_keys_that_it_shows():
 @pytest.mark.parametrize("heads", [1, 3, 7, 40])
 @pytest.mark.parametrize("steps", [[5], [1, 2, 3, 4], [0, 0, 6], [100] * 3])
 def test_no_number_of_parts_is_faster(steps, heads):
-    """Of those that leave a block of threads no more than two or so."""
-    steps, blocks = np.array(steps), 17
+    """Of those that leave a block of threads no more than four or so."""
+    steps, blocks, nbytes, times = np.array(steps), 17, 1_000_000, TileTimes(1.5, 2)
 
     def time(splits):
-        parts = [-(-n // splits) + 1 for n in steps[::-1] for _ in range(heads * splits)]
+        parts = [-(-n // splits) * 1.5 + 2 for n in steps[::-1] for _ in range(heads * splits)]
         sums = [0] * blocks
         for number, part in enumerate(parts):
             turn, place = divmod(number, blocks)
             sums[place if turn % 2 == 0 else blocks - 1 - place] += part
-        return max(sums) + 3 * (splits > 1)
+        written_and_read = 2 * splits * nbytes / SPLIT_BYTES
+        return max(sums) + (COMBINE_TIME + written_and_read) * (splits > 1)
 
-    possible = range(1, max(1, min(max(steps), 2 * blocks // (len(steps) * heads))) + 1)
-    assert splits_for(steps, heads, blocks) == min(possible, key=time)
+    possible = range(1, max(1, min(max(steps), SPLITS_PER_SM * blocks // (len(steps) * heads))) + 1)
+    fastest = min(possible, key=time)
+    found, splits = fastest_splits(times, steps, nbytes, heads, blocks)
+    assert splits == fastest and found == pytest.approx(time(fastest))
+    assert fastest_splits(times, steps, nbytes, heads, blocks, most=1)[1] == 1
 
 
 def test_a_plan_of_no_arguments_is_that_of_the_usual_head_dim():

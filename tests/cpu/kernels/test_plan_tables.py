@@ -11,6 +11,7 @@ import numba_tma.kernels
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention import plan as attention_plans
 from numba_tma.kernels.attention import tcgen05_plan as tcgen05_attention_plans
+from numba_tma.kernels.attention import times as attention_times
 from numba_tma.kernels.attention.backward import plan as backward_plans
 from numba_tma.kernels.attention.backward.plan import BackwardPlan
 from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem
@@ -65,7 +66,11 @@ FIELDS = [
                             "warpgroups": {1, 2}}),
     (MmaConfig, {"m": 64}, {"n": range(32, 257, 32)}),
     (MmaConfig, {"m": 64, "warpgroups": 1}, {"n": range(16, 257, 16)}),
-    (AttentionPlan, {}, {"block_k": range(16, 257, 16), "votes": {True, False}}),
+    (
+        AttentionPlan,
+        {},
+        {"block_k": range(16, 257, 16), "votes": {True, False}, "packed_heads": range(1, 65)},
+    ),
     (Tcgen05AttentionPlan, {}, {"block_k": {32, 64, 128}}),
     (RowPlan, {}, {"threads": {2**i for i in range(11)}}),
     (RowPlan, {"threads": 1}, {"rows": range(1, 1025)}),
@@ -155,9 +160,9 @@ DEFAULTS = {
     SwappedConfig: (64, 8, 1, 1, 256, 16),
     Tcgen05Config: (256, 16, 8, 2, 1, "launch_control"),
     MmaConfig: (128, 128, 2, 64, 16, 8, 128, 1),
-    AttentionPlan: (2, 128, 2, 1, True, 1),
+    AttentionPlan: (2, 128, 2, 1, True, 1, 1, 1),
     Tcgen05AttentionPlan: (128, 6, 1, 8),
-    BackwardPlan: (2, 1, 1),
+    BackwardPlan: (2, 1, 1, 1),
     RowPlan: (1, 1, False, 0, False, 0, "allocate"),
     RowOptions: (False, False, False, False, (False, False), True, False),
     CopyPlan: (2048, 32, "tma"),
@@ -231,18 +236,18 @@ def test_plans_of_attention():
     assert attention_plans.FP8_HEAD_DIMS == (64, 128)
     assert tcgen05_attention_plans.TCGEN05_HEAD_DIMS == (64, 96, 128)
     powers = {2**i for i in range(8)}
-    assert set(attention_plans.HEAD_GROUPS) == powers | {3 * n for n in powers if 3 * n < 128}
+    assert set(attention_times.HEAD_GROUPS) == powers | {3 * n for n in powers if 3 * n < 128}
 
 
 def test_groups_of_heads_of_the_backward_pass_fit_the_cache():
     """As many, a power of 2 up to 64, as have their Q, dO and sums of dQ in 32 MiB."""
     full, causal = (AttentionProblem(64, as_dtype("bf16"), mask) for mask in (False, True))
-    assert backward_plans.plan_for(full, 1, 1) == BackwardPlan()
-    together = [backward_plans.plan_for(causal, n, 4).heads_together for n in (
+    assert backward_plans.plan_for(full, 1, 1, 1, 1, 132) == BackwardPlan()
+    together = [backward_plans.most_heads_together(causal, 4 * n) for n in (
         1, 255, 256, 257, 512, 513, 8192, 16384, 16385, 10**6)]  # fmt: skip
     assert together == [64, 64, 64, 32, 32, 16, 2, 1, 1, 1]
     wide = AttentionProblem(128, as_dtype("f16"), True)
-    assert backward_plans.plan_for(wide, 2048, 1) == BackwardPlan(2, 2, 16)
+    assert backward_plans.plan_for(wide, 2048, 2048, 64, 1, 132) == BackwardPlan(2, 2, 16)
 
 
 CUT = {"bulk": True, "slot": 16384, "cache": "evict_last"}

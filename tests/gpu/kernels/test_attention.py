@@ -47,6 +47,15 @@ PLANS = {
     "more parts than are loaded at a time": (64, AttentionPlan(1, 64, splits=9)),
     "3 parts of depth 96": (96, AttentionPlan(3, 112, splits=3)),
     "3 parts of depth 256": (256, AttentionPlan(2, 80, splits=3)),
+    "2 stages of queries": (128, AttentionPlan(2, 128, q_stages=2)),
+    "2 stages of queries of depth 64": (64, AttentionPlan(3, 128, 3, votes=False, q_stages=2)),
+}
+PACKS = {  # 64, 128 or 192 rows of 2, 4 or 8 heads
+    "64 x 2": (64, AttentionPlan(1, 128, packed_heads=2)),
+    "192 x 4": (64, AttentionPlan(3, 96, packed_heads=4)),
+    "128 x 8, 2 stages": (96, AttentionPlan(2, 128, packed_heads=8, q_stages=2)),
+    "128 x 4": (128, AttentionPlan(2, 128, packed_heads=4)),
+    "128 x 2": (256, AttentionPlan(2, 64, packed_heads=2)),
 }
 by_mask = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 
@@ -148,6 +157,16 @@ def test_plans(plan, causal):
     depth, how = PLANS[plan]
     for queries, keys in ((1, 1), (130, 129), (1000, 777), (777, 1000)):
         check(*arrays(queries, keys, 6, 2, depth), causal, how)
+
+
+@by_mask
+@pytest.mark.parametrize("plan", PACKS)
+@on_gpu(limit=LIMIT)
+def test_heads_in_one_tile(plan, causal):
+    depth, how = PACKS[plan]
+    for queries, keys in ((1, 1), (63, 65), (130, 129), (1000, 777), (300, 65)):
+        check(*arrays(queries, keys, 2 * how.packed_heads, 2, depth), causal, how)
+        check(*arrays(queries, keys, 2 * how.packed_heads, 1, depth), causal, how)
 
 
 @on_gpu(limit=LIMIT)

@@ -98,6 +98,47 @@ def test_two_heads_share_keys():
     check(*arrays(66, 34, heads=2, kv_heads=1, batch=2), causal=True, plan=TOGETHER)
 
 
+#: Queries, heads of a tile, warpgroups: whole tiles and not, of one warpgroup and of two.
+PACKS = [(45, 2, 1), (16, 8, 2), (1, 4, 1), (70, 4, 2), (33, 2, 2)]
+
+
+@pytest.mark.parametrize("causal", quick([True], [False, True]), ids=["full", "causal"])
+@pytest.mark.parametrize(("queries", "heads", "warpgroups"), quick(PACKS[:2], PACKS))
+def test_heads_in_one_tile(queries, heads, warpgroups, causal):
+    """Each query has a row for each head: masks, results and lse go by the query."""
+    given = arrays(queries, queries + 9, heads=2 * heads, kv_heads=2, batch=1)
+    check(*given, causal, AttentionPlan(warpgroups, 64, packed_heads=heads), return_lse=True)
+
+
+def test_half_of_the_heads_that_share_keys_in_one_tile():
+    given = arrays(40, 70, heads=8, kv_heads=2, batch=2)
+    check(*given, True, AttentionPlan(1, 64, packed_heads=2), return_lse=True)
+
+
+def test_queries_that_see_no_key_in_a_tile_of_several_heads():
+    q, k, v = arrays(50, 20, heads=2, kv_heads=1)
+    plan = AttentionPlan(1, 64, packed_heads=2)
+    got = check(q, k, v, causal=True, plan=plan, return_lse=True)[:, :30]
+    assert (got == 0).all()
+
+
+def test_heads_in_one_tile_leave_what_is_around_them():
+    q, k, v = arrays(21, 30, heads=4, kv_heads=2)
+    memory = np.full((1, 6, 24, 64), 7, BF16)  # heads before rows
+    out = memory[:, 1:5, 2:23].transpose(0, 2, 1, 3)
+    got = check(q, k, v, plan=AttentionPlan(1, 64, packed_heads=2), out=out)
+    assert got is out
+    out[:] = 7
+    assert (memory == 7).all()
+
+
+@pytest.mark.parametrize("causal", quick([True], [False, True]), ids=["full", "causal"])
+def test_two_stages_of_queries(causal):
+    """The queries of the next tile are loaded while these are multiplied."""
+    plan = AttentionPlan(1, 64, q_stages=2, heads_together=2)
+    check(*arrays(200, 130, heads=3), causal, plan, return_lse=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kv_heads", "plan"), [(2, ONE), (1, TOGETHER)], ids=["2", "1"])
 def test_heads_share_keys(kv_heads, plan):
