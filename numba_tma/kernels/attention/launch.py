@@ -73,7 +73,9 @@ def launch_attention(
     scale, scales = scale_of(q.function, options.scale, q.shape[3]), scales or {}
     checked(q.function, "softcap", softcap, SOFTCAP)
     if q.shape[1] == 1 and not starts:
-        q, k, v, out = without_mask(q, k, v, out, left, "q_scale" in scales)
+        packs = isinstance(plan, AttentionPlan) and plan.packed_heads > 1
+        keeps_heads = "q_scale" in scales or packs
+        q, k, v, out = without_mask(q, k, v, out, left, keeps_heads)
         left = right = None
     (batch, queries, heads, head_dim), (_, keys, kv_heads, _) = q.shape, k.shape
     # A window that includes all keys on a side has no limit there, and takes no masks.
@@ -168,17 +170,17 @@ def launch_attention(
 
 
 def without_mask(
-    q: Array, k: Array, v: Array, out: Array, left: int | None, scaled: bool
+    q: Array, k: Array, v: Array, out: Array, left: int | None, keeps_heads: bool
 ) -> tuple[Array, Array, Array, Array]:
     """Return the arrays of one query as those of a problem without a mask.
 
     The query sees the last keys, which are then all keys. Heads that share K and V become the
-    queries of one head, unless they are `scaled`, each with its own factor.
+    queries of one head, unless it `keeps_heads`: each has its own factor, or the plan packs them.
     """
     if left is not None and left < k.shape[1]:
         k, v = last_positions(k, left + 1), last_positions(v, left + 1)
     group = q.shape[2] // k.shape[2]
-    if not scaled and group:
+    if not keeps_heads and group:
         q, out = heads_as_queries(q, group), heads_as_queries(out, group)
     return q, k, v, out
 

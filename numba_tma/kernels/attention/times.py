@@ -19,7 +19,7 @@ HEAD_GROUPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 #: Slowdown where the K and V of a group are twice what stays in the L2 cache; measured.
 COST_OF_TWICE = 0.03
 #: Of the kernel that combines splits, and bytes of splits that are written or read in a microsecond.
-COMBINE_TIME, SPLIT_BYTES = 3, 3e6
+COMBINE_TIME, SPLIT_BYTES = 3, 6e6
 SPLITS_PER_SM = 4  #: the most
 
 
@@ -51,14 +51,14 @@ def most_heads_together(lengths: np.ndarray, nbytes: float, heads: int, sms: int
 
 
 def fastest_splits(
-    times: TileTimes, steps: np.ndarray, nbytes: int, heads: int, sms: int, most: int = 1 << 16
+    times: TileTimes, steps: np.ndarray, nbytes: int, heads: int, sms: int
 ) -> tuple[float, int]:
     """Return the least time, and the number of splits that has it.
 
     The tiles of a head have `steps` K/V tiles each. A split of O has `nbytes`.
     """
     tiles, fewest, longest = len(steps) * heads, int(steps.min()), int(steps.max())
-    most = min(most, longest, SPLITS_PER_SM * sms // tiles)
+    most = min(longest, SPLITS_PER_SM * sms // tiles)
 
     def time(splits: int) -> float:
         split_heads = heads * splits

@@ -103,6 +103,26 @@ def test_every_tile_has_a_block_or_blocks_have_the_fewest_tiles(gpu, queries, ba
     assert full.extents == causal.extents == (queries, 300, heads, batch, 1)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("queries", "heads", "kv_heads", "packed_heads"), [
+    (1, 8, 2, 4), (67, 32, 8, 4), (67, 32, 8, 2), (300, 8, 1, 8)])  # fmt: skip
+def test_heads_in_one_tile_are_one_head_of_more_rows(
+    gpu, queries, heads, kv_heads, packed_heads, causal
+):
+    plan = AttentionPlan(2, 64, packed_heads=packed_heads)
+    done = launched(gpu, queries, 90, heads, kv_heads, 3, plan=plan, causal=causal)
+    packs = heads // packed_heads
+    assert done.extents == (queries, 90, packs, 3, packs // kv_heads)
+    tiles = 3 * packs * math.ceil(queries * packed_heads / 128)
+    assert done.blocks <= min(tiles, SMS) and math.ceil(tiles / done.blocks) == math.ceil(
+        tiles / SMS
+    )
+    (q_tile, k_tile, _), out_tile = done.tiles[:3], done.tiles[3]
+    assert q_tile.shape == out_tile.shape == (1, 64 // packed_heads, packed_heads, 64)
+    assert k_tile.shape == (1, 64, 1, 64)
+    assert done.q.shape == done.out.shape == (3, queries, heads, 64)
+
+
 @pytest.mark.parametrize(
     ("rows", "sequences", "heads"), [(1, 1, 1), (1, 4, 3), (300, 3, 4), (1000, 5, 2), (9000, 2, 8)]
 )

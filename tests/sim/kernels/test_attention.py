@@ -103,7 +103,7 @@ PACKS = [(45, 2, 1), (16, 8, 2), (1, 4, 1), (70, 4, 2), (33, 2, 2)]
 
 
 @pytest.mark.parametrize("causal", quick([True], [False, True]), ids=["full", "causal"])
-@pytest.mark.parametrize(("queries", "heads", "warpgroups"), quick(PACKS[:2], PACKS))
+@pytest.mark.parametrize(("queries", "heads", "warpgroups"), quick(PACKS[:3], PACKS))
 def test_heads_in_one_tile(queries, heads, warpgroups, causal):
     """Each query has a row for each head: masks, results and lse go by the query."""
     given = arrays(queries, queries + 9, heads=2 * heads, kv_heads=2, batch=1)
