@@ -370,7 +370,7 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
 
     Its arguments: the tensor maps of Q, K, V and O; the queries and keys of a sequence; the heads
     of Q; sequences (times splits); the heads of Q that share one of K and V; the scale times
-    log2(e); and `OptionalArguments`. With packed heads of Q, `heads` and `group` count the packs.
+    log2(e); and `OptionalArguments`. With packed heads of Q, both numbers of heads count packs.
     """
     FORM = AttentionForm(problem, plan)
     SPLITS, O_IN_Q = problem.splits, FORM.stages_o_in_q
@@ -381,7 +381,8 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
     PRODUCER, CONSUMER = ROLES.load, CONSUMERS[0]
     sides: dict[str, Any] = {"producer": PRODUCER, "consumer": CONSUMERS}
     # k_group is the number of tiles in a stage: 64 rows of Q for each consumer warpgroup.
-    Q = TilePipeline(plan.q_stages, q=problem.tile(ROWS, plan.packed_heads), k_group=plan.warpgroups, **sides)
+    rows = problem.tile(ROWS, plan.packed_heads)
+    Q = TilePipeline(plan.q_stages, q=rows, k_group=plan.warpgroups, **sides)
     k_ring = (plan.stages, (1, plan.block_k, 1), problem.head_dim, problem.dtype)
     K = KVPipeline(*k_ring, holds="k", swizzle=problem.swizzle, **sides)
     OUT = StorePipeline(1, o=problem.o_tile(ROWS, plan.packed_heads), role=CONSUMERS)

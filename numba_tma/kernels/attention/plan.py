@@ -84,7 +84,7 @@ class AttentionProblem:
 
     @property
     def packs_heads(self) -> bool:
-        """Whether heads of Q may lie in one tile: no mask but a causal one, and no scale of a head."""
+        """Whether heads of Q may lie in one tile: with no mask but a causal one, and no scales."""
         scaled = self.q_scale or self.k_scale or self.v_scale
         return not (self.left or self.right or self.packed or self.splits or scaled)
 
@@ -192,12 +192,17 @@ class AttentionPlan:
 def check_plan(
     function: str, problem: AttentionProblem, plan: AttentionPlan, group: int = 1
 ) -> None:
-    """Raise a ValueError unless the kernels can follow the plan; `group` heads of Q share K and V."""
+    """Raise a ValueError unless the kernels can follow the plan, where `group` heads share K."""
     heads = plan.packed_heads
     if heads > 1 and (heads & (heads - 1) or group % heads or not problem.packs_heads):
         raise ValueError(
             f"{function}(plan={plan}): packed_heads is a power of 2 that divides the {group} heads "
             "of q that share a head of k, and 1 with a window, scales of heads or packed sequences"
+        )
+    if plan.q_stages > 1 and AttentionForm(problem, plan).stages_o_in_q:
+        raise ValueError(
+            f"{function}(plan={plan}): q_stages is 1 where O is staged in Q's memory, since there "
+            "is no room beside Q, K and V: take fewer stages or a smaller block_k"
         )
     if heads > 1 and plan.splits > 1:
         raise ValueError(f"{function}(plan={plan}): splits is 1 where heads are packed")

@@ -18,7 +18,7 @@ from numba_tma.kernels._host.limits import CACHED_BYTES
 HEAD_GROUPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 #: Slowdown where the K and V of a group are twice what stays in the L2 cache; measured.
 COST_OF_TWICE = 0.03
-#: Of the kernel that combines splits, and bytes of splits that are written or read in a microsecond.
+#: Of the kernel that combines splits, and bytes of splits that move in a microsecond.
 COMBINE_TIME, SPLIT_BYTES = 3, 6e6
 SPLITS_PER_SM = 4  #: the most
 

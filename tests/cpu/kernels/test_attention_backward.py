@@ -167,7 +167,7 @@ def test_few_key_heads_split_their_query_heads(
 
 
 def test_a_plan_divides_the_heads_of_a_group():
-    with pytest.raises(ValueError, match=r"plan=BackwardPlan\(.*splits=3\)\): splits divides the 2 h"):
+    with pytest.raises(ValueError, match=r"BackwardPlan\(.*splits=3\)\): splits divides the 2 h"):
         check_plan("attention_backward", BackwardPlan(splits=3), 2)
 
 

@@ -170,6 +170,19 @@ def test_the_usual_plan_comes_first():
     assert CANDIDATES.keys() == PLANS.keys()
 
 
+def test_two_stages_of_queries_need_room_for_the_results():
+    """Results would take the place of queries that are being loaded."""
+    for keys in (128, 144):
+        problem, plan = PROBLEMS["d128"], AttentionPlan(2, keys, q_stages=2)
+        if AttentionForm(problem, plan).stages_o_in_q:
+            with pytest.raises(ValueError, match="q_stages is 1 where O is staged in Q's memory"):
+                check_plan("f", problem, plan)
+        else:
+            check_plan("f", problem, plan)
+    assert not AttentionForm(PROBLEMS["d128"], AttentionPlan(2, 128, q_stages=2)).stages_o_in_q
+    assert AttentionForm(PROBLEMS["d128"], AttentionPlan(2, 144, q_stages=2)).stages_o_in_q
+
+
 @pytest.mark.parametrize("heads", [2, 4, 8])
 def test_heads_that_share_keys_may_share_a_tile(heads):
     plan, problem = AttentionPlan(2, 128, packed_heads=heads), PROBLEMS["d128 causal"]

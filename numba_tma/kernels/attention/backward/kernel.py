@@ -39,8 +39,8 @@ For a deterministic dQ `add_dq_in_turn` and `end_dq_in_turn` take the places of 
 `end_dq`: blocks add to a part of dQ in the order of their keys. `tiles.py` has the tile of
 keys of a block and the walk over tiles of queries.
 
-Few K/V heads are few blocks. With splits a block has some of the heads of Q that share its K/V head,
-and `store_split` writes its dK and dV to a workspace: `passes.py` adds the splits.
+Few K/V heads are few blocks. With splits a block has some of the heads of Q that share its K/V
+head, and `store_split` writes its dK and dV to a workspace: `passes.py` adds the splits.
 """
 
 from __future__ import annotations
