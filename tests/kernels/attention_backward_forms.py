@@ -59,4 +59,4 @@ def add_splits(name: str) -> tuple[Any, tuple[Any, ...]]:
     """Return the kernel that adds splits, and its argument types."""
     problem = PROBLEMS[name]
     kernel = add_splits_kernel(problem.dtype, problem.head_dim)
-    return kernel, (INT, INT, *(INT, STRIDES) * 2, *[INT] * 4, F32)
+    return kernel, (INT, INT, *(INT, STRIDES) * 2, *[INT] * 4)

@@ -14,6 +14,7 @@ from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.attention.arguments import OptionalArguments
 from numba_tma.kernels.attention.kernel import attention_kernel
 from numba_tma.kernels.attention.plan import (
+    CANDIDATES,
     E4M3,
     FEW_QUERIES_PLANS,
     FP8_FEW_QUERIES_PLANS,
@@ -78,12 +79,31 @@ FEW = {
 }
 FEW["d128 e4m3 splits lse few"] = PROBLEMS["d128 e4m3 splits lse"]
 PROBLEMS |= FEW
+#: Plans beside `PLANS`: those that lengths may choose, and some whose tiles have several heads.
+OTHERS = {
+    f"d{head_dim}{' causal' * causal} lse plan {number}": (head_dim, causal, plan)
+    for (head_dim, causal), candidates in CANDIDATES.items()
+    for number, (plan, _) in enumerate(candidates)
+    if number
+}
+OTHERS |= {
+    "d64 causal lse 8 heads": (64, True, AttentionPlan(2, 128, 3, votes=False, packed_heads=8)),
+    "d96 lse 2 heads": (96, False, AttentionPlan(3, 112, packed_heads=2)),
+    "d128 causal lse 4 heads": (128, True, AttentionPlan(2, 128, q_stages=2, packed_heads=4)),
+    "d256 causal lse 8 heads": (256, True, AttentionPlan(2, 64, packed_heads=8)),
+}
+PROBLEMS |= {
+    name: AttentionProblem(head_dim, as_dtype("bf16"), causal, lse=True)
+    for name, (head_dim, causal, _) in OTHERS.items()
+}
 EMPTY = types.Tuple(())
 
 
 def plan_of(name: str) -> AttentionPlan:
     """Return the plan of a problem."""
     problem = PROBLEMS[name]
+    if name in OTHERS:
+        return OTHERS[name][2]
     if name in FEW:
         return (FP8_FEW_QUERIES_PLANS if problem.is_fp8 else FEW_QUERIES_PLANS)[problem.head_dim]
     return (FP8_PLANS if problem.is_fp8 else PLANS)[problem.head_dim, problem.causal]
@@ -92,10 +112,11 @@ def plan_of(name: str) -> AttentionPlan:
 def form(name: str) -> tuple[Any, tuple[Any, ...]]:
     """Return the kernel and its argument types."""
     problem, plan = PROBLEMS[name], plan_of(name)
-    tiles = problem.tile(ROWS), problem.tile(plan.block_k)
+    heads = plan.packed_heads
+    tiles = problem.tile(ROWS, heads), problem.tile(plan.block_k)
     maps = [
         TensorMapType(4, tile)
-        for tile in (*tiles, problem.v_tile(plan.block_k), problem.o_tile(ROWS))
+        for tile in (*tiles, problem.v_tile(plan.block_k), problem.o_tile(ROWS, heads))
     ]
     if problem.packed:
         parts = (problem.ragged_tile(n) for n in (plan.block_k, ROWS))

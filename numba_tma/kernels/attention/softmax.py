@@ -21,7 +21,7 @@ from numba_tma.backend.interface import device_function
 from numba_tma.device.arithmetic import log2
 from numba_tma.host.annotations import Integer, Real, Registers
 from numba_tma.host.warpgroup import ROWS
-from numba_tma.kernels.attention.plan import AttentionProblem
+from numba_tma.kernels.attention.plan import AttentionForm, AttentionProblem
 
 ZERO, ONE = np.float32(0), np.float32(1)
 MINUS_INFINITY = np.float32(-np.inf)
@@ -35,7 +35,7 @@ FP8_LIFT = np.float32(8)
 
 
 @device_function
-def apply_mask(form: Any, scores: Registers, rows: Any, scales: Any) -> Any:
+def apply_mask(form: AttentionForm, scores: Registers, rows: Any, scales: Any) -> Any:
     """Return S of a K tile with -inf where a key is not seen. Most tiles need no mask: see below.
 
     Each mask is under a condition on the tile that all threads of the warpgroup share, so a tile
@@ -77,7 +77,9 @@ def before_stop(score: Real, row: Integer, column: Any, stop: Any) -> Any:
 
 
 @device_function
-def before_stop_packed(score: Real, row: Integer, column: Any, stop: Any, heads: Integer) -> Any:
+def before_stop_packed(
+    score: Real, row: Integer, column: Integer, stop: Integer, heads: Integer
+) -> Any:
     """Return the score of a column before `stop` + query, else -inf; a query has `heads` rows."""
     return score if np.int32(column - row // np.int32(heads)) < stop else MINUS_INFINITY
 

@@ -13,6 +13,7 @@ from numba_tma.backend.interface import device_function, i32, u32
 from numba_tma.device.fragment_moves import store_rows
 from numba_tma.host.annotations import Address, Integer, Registers
 from numba_tma.host.warpgroup import ROWS
+from numba_tma.kernels.attention.plan import AttentionForm
 from numba_tma.kernels.attention.softmax import log_of_sum
 
 # ------------------------------------------------------------------------------------ O
@@ -20,7 +21,13 @@ from numba_tma.kernels.attention.softmax import log_of_sum
 
 @device_function
 def store_dense(
-    form: Any, store: Any, out: Any, o: Registers, head: Integer, sequence: Any, row: Integer
+    form: AttentionForm,
+    store: Any,
+    out: Any,
+    o: Registers,
+    head: Integer,
+    sequence: Any,
+    row: Integer,
 ) -> None:
     """Round O into shared memory and store it by TMA, which writes no row after the last query."""
     stage = store.acquire()
@@ -31,7 +38,13 @@ def store_dense(
 
 @device_function
 def store_packed(
-    form: Any, store: Any, out: Any, o: Registers, head: Integer, sequence: Any, row: Integer
+    form: AttentionForm,
+    store: Any,
+    out: Any,
+    o: Registers,
+    head: Integer,
+    sequence: Any,
+    row: Integer,
 ) -> None:
     """Do what `store_dense` does, and write no row after the end of a packed sequence."""
     stage = store.acquire()
@@ -44,7 +57,9 @@ def store_packed(
 
 
 @device_function
-def store_partial(form: Any, o: Registers, sequence: Any, rows: Any, options: Any) -> None:
+def store_partial(
+    form: AttentionForm, o: Registers, sequence: Any, rows: Any, options: Any
+) -> None:
     """Store the O of a split, float32, from registers to the workspace (`split_kv`).
 
     The splits of a row are adjacent, so a split's rows are `splits` partial results apart.
@@ -59,7 +74,7 @@ def store_partial(form: Any, o: Registers, sequence: Any, rows: Any, options: An
 
 @device_function
 def no_lse(
-    form: Any,
+    form: AttentionForm,
     state: Any,
     row_sum: Registers,
     queries: Integer,
@@ -73,7 +88,7 @@ def no_lse(
 
 @device_function
 def lse_dense(
-    form: Any,
+    form: AttentionForm,
     state: Any,
     row_sum: Registers,
     queries: Integer,
@@ -91,7 +106,7 @@ def lse_dense(
 
 @device_function
 def lse_split(
-    form: Any,
+    form: AttentionForm,
     state: Any,
     row_sum: Registers,
     queries: Integer,
@@ -109,8 +124,8 @@ def lse_split(
 
 @device_function
 def store_lse_rows(
-    form: Any,
-    lse: Any,
+    form: AttentionForm,
+    lse: Registers,
     address: Address,
     pitch: Integer,
     queries: Integer,
@@ -131,7 +146,7 @@ def store_lse_rows(
 
 
 @device_function
-def place_of_row(form: Any, row: Any, queries: Integer) -> Any:
+def place_of_row(form: AttentionForm, row: Integer, queries: Integer) -> Any:
     """Return where a row of a warpgroup lies from its first, in an array (heads, queries)."""
     if form.packed_heads == 1:
         return row

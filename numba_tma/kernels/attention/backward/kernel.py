@@ -26,7 +26,7 @@ global memory::
                                      start S' of the next tile    (from here: `advance`)
                                      wait for dK, release the stage of Q and dO
                                      wait for S'
-                                 `store_gradient`: dV and dK
+                                 `store_gradient`, or `store_split`: dV and dK
 
 Who waits for whom: the producer waits for an *empty* stage of Q, dO, lse and delta in `load_q`;
 each consumer warp releases it when its dK is complete. Consumers wait for *full* right before S'.
@@ -56,7 +56,7 @@ from numba_tma.backend.interface import device_function, i32
 from numba_tma.device.fragment_moves import row_fragment, store_by_thread, store_rows
 from numba_tma.device.mma import fragment, wgmma, wgmma_wait
 from numba_tma.device.shared import shared_tile
-from numba_tma.host.annotations import Integer, Real, Registers
+from numba_tma.host.annotations import Address, Integer, Real, Registers
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.warpgroup import ROWS, THREADS
 from numba_tma.kernels.attention.backward.plan import (
@@ -274,7 +274,16 @@ def advance(
 
 
 @device_function
-def store_gradient(form: Any, out: Any, to: Any, grads: Any, mine: KeyTile, warpgroup: Any) -> None:
+def store_gradient(
+    form: BackwardForm,
+    out: Any,
+    to: Any,
+    split_to: Address,
+    grads: Registers,
+    mine: KeyTile,
+    warpgroup: Integer,
+    keys: Integer,
+) -> None:
     """Round a warpgroup's rows of dK or dV into shared memory and store them by TMA."""
     stage = out.acquire()
     grads.to(form.dtype).store(stage.o.view(form.rows), (0, 0))
@@ -285,12 +294,19 @@ def store_gradient(form: Any, out: Any, to: Any, grads: Any, mine: KeyTile, warp
 
 @device_function
 def store_split(
-    form: Any, grads: Any, mine: KeyTile, warpgroup: Any, keys: Integer, to: Any
+    form: BackwardForm,
+    out: Any,
+    to: Any,
+    split_to: Address,
+    grads: Registers,
+    mine: KeyTile,
+    warpgroup: Integer,
+    keys: Integer,
 ) -> None:
     """Store a warpgroup's rows of dK or dV of a split, float32, (splits, keys, head dim)."""
     row, row_nbytes = i32(mine.key + warpgroup * ROWS), 4 * form.head_dim
     number = i32(mine.split * keys + row)
-    store_rows(grads, to + row_nbytes * number, row_nbytes, i32(keys - row))
+    store_rows(grads, split_to + row_nbytes * number, row_nbytes, i32(keys - row))
 
 
 # ----------------------------------------------------- dQ: blocks add to it in any order
@@ -379,7 +395,7 @@ def backward_kernel(
     their keys.
     """
     FORM = BackwardForm(problem, plan)
-    STAGES, SPLITS = plan.stages, problem.splits
+    STAGES = plan.stages
     # Each consumer warpgroup is a role of its own: it has rows of dK and dV of its own.
     consumers = {f"math{i}": Warpgroups(1) for i in range(WARPGROUPS)}
     ROLES = Roles(**consumers, load=Warpgroups(1, registers=24))
@@ -398,6 +414,7 @@ def backward_kernel(
     OUT = StorePipeline(1, o=problem.tile(ROWS), role=CONSUMERS)
 
     add, end = (add_dq_in_turn, end_dq_in_turn) if deterministic else (add_dq, end_dq)
+    store = store_split if problem.splits else store_gradient
 
     def attention_backward(  # type: ignore[no-untyped-def]
         q,
@@ -453,12 +470,8 @@ def backward_kernel(
                 walk = next_q_tile(FORM, mine, state.walk)
                 state = GradientState(scores, dk_sum, products.dv, walk)
             end(sums, turns, state)
-            if SPLITS:
-                store_split(FORM, state.dv, mine, warpgroup, keys, split_dv)
-                store_split(FORM, state.dk, mine, warpgroup, keys, split_dk)
-            else:
-                store_gradient(FORM, out, dv, state.dv, mine, warpgroup)
-                store_gradient(FORM, out, dk, state.dk * scale, mine, warpgroup)
+            store(FORM, out, dv, split_dv, state.dv, mine, warpgroup, keys)
+            store(FORM, out, dk, split_dk, state.dk * scale, mine, warpgroup, keys)
             out.tail(read=True)
         kv_pipe.close()
         q_pipe.close()

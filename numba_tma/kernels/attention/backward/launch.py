@@ -208,7 +208,6 @@ def _backward(
             stream,
             *(split_dk, split_dv, dk.address, dk.strides[:3], dv.address, dv.strides[:3]),
             *(batch * kv_heads * keys, keys, kv_heads, splits),
-            np.float32(scale),
             pdl=True,
         )
     return workspace

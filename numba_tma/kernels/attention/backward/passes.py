@@ -159,7 +159,6 @@ def add_splits_kernel(dtype: DType, head_dim: int) -> Kernel:
         keys,
         kv_heads,
         splits,
-        scale,
     ):
         place = cuda.blockIdx.x * (THREADS // LANES) + cuda.threadIdx.x // LANES
         lane = cuda.threadIdx.x % LANES
@@ -174,7 +173,7 @@ def add_splits_kernel(dtype: DType, head_dim: int) -> Kernel:
                 sums_k += to_float(SPLIT, load_global(SPLIT, split_dk + at, 0, 2))
                 sums_v += to_float(SPLIT, load_global(SPLIT, split_dv + at, 0, 2))
             at = dk + sequence * dk_strides[0] + row * dk_strides[1] + one * dk_strides[2]
-            store_global(OUT, at + 16 * lane, 0, 1, from_float(OUT, sums_k * scale))
+            store_global(OUT, at + 16 * lane, 0, 1, from_float(OUT, sums_k))
             at = dv + sequence * dv_strides[0] + row * dv_strides[1] + one * dv_strides[2]
             store_global(OUT, at + 16 * lane, 0, 1, from_float(OUT, sums_v))
 
