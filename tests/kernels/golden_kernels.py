@@ -126,6 +126,10 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
         functools.partial(attention_backward_forms.finish, "d128"),
         HOPPER,
     ),
+    "attention_backward_add_splits": (
+        functools.partial(attention_backward_forms.add_splits, "d128 splits"),
+        HOPPER,
+    ),
     **output_kernels.GOLDEN,
 }
 
