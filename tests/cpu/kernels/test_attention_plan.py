@@ -143,6 +143,7 @@ def test_no_number_of_parts_is_faster(steps, heads):
     [
         (96, False, 608, 2496, 72, AttentionPlan(2, 128)),  # 288 tiles of 192 leave a wave empty
         (96, False, 6464, 6464, 32, PLANS[96, False]),
+        (96, False, 13080, 13080, 4, PLANS[96, False]),  # 128 queries would be 2 % faster
         (64, False, 840, 840, 992, PLANS[64, False]),
         (64, True, 256, 256, 192, AttentionPlan(2, 128, 3, votes=False)),  # 256 is twice 128
         (64, True, 8807, 8807, 4, AttentionPlan(2, 128, 3, votes=False)),
