@@ -37,6 +37,7 @@ from numba_tma.kernels.matmul.plan import (
     MmaConfig,
     SwappedConfig,
     Tcgen05Config,
+    UnalignedConfig,
     check_config,
 )
 
@@ -175,7 +176,8 @@ def _matmul(
     config: AnyConfig | None,
     tunes: bool,
 ) -> Workspace:
-    check_config("matmul", config, Config, SwappedConfig, Tcgen05Config, MmaConfig)
+    kinds_of_config = (Config, SwappedConfig, UnalignedConfig, Tcgen05Config, MmaConfig)
+    check_config("matmul", config, *kinds_of_config)
     call = _call(arrays, numbers, kinds, out_dtype, activation)
     if call.scales is not None:
         from numba_tma.kernels.matmul.scales import check_scaled

@@ -143,6 +143,27 @@ def as_loadable(matrices: Array, stream: StreamLike, workspace: Workspace) -> Ar
     return copied
 
 
+def contiguous_axis(operand: Array) -> tuple[Array, str]:
+    """Return an operand (batch, rows, K) and "K", or it as (batch, K, rows) and "MN".
+
+    Its last axis is then contiguous.
+
+    Raises
+    ------
+    ValueError
+        If neither of its last two axes is.
+    """
+    if operand.has_contiguous_rows:
+        return operand, "K"
+    turned = operand.transposed()
+    if turned.has_contiguous_rows:
+        return turned, "MN"
+    raise operand.error(
+        f"has shape {operand.shape} and strides {operand.strides[1:]} B: one of its last two axes "
+        "must be contiguous; pass a contiguous copy"
+    )
+
+
 def as_operand(
     operand: Array,
     stream: StreamLike,
@@ -165,15 +186,9 @@ def as_operand(
         return operand, "K"
     if both and turned.is_loadable and operand.size:
         return turned, "MN"
-    if operand.has_contiguous_rows:
-        return as_loadable(operand, stream, workspace), "K"
-    if not turned.has_contiguous_rows:
-        raise operand.error(
-            f"has shape {operand.shape} and strides {operand.strides[1:]} B: one of its last two "
-            "axes must be contiguous; pass a contiguous copy"
-        )
-    if both:
-        return as_loadable(turned, stream, workspace), "MN"
+    found, major = contiguous_axis(operand)
+    if major == "K" or both:
+        return as_loadable(found, stream, workspace), major
     target = padded(operand.shape, operand.dtype, workspace)
     transpose(turned.as_bits(), out=target.as_bits(), stream=stream)
     return target, "K"

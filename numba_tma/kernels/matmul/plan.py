@@ -1,9 +1,9 @@
 """Configurations of the matmul kernels, and the tiles, roles and stages that follow from them.
 
-A configuration (`Config`, `SwappedConfig`, `Tcgen05Config`, `MmaConfig`) is what a user may choose.
-A plan (`MatmulPlan`, `SwappedPlan`; `tcgen05_plan` and `mma_plan` have the others) adds types,
-layouts and epilogue, and is all that a kernel is compiled for. `choice` says which configuration is
-fast.
+A configuration (`Config`, `SwappedConfig`, `UnalignedConfig`, `Tcgen05Config`, `MmaConfig`) is what
+a user may choose. A plan (`MatmulPlan`, `SwappedPlan`; `unaligned_plan`, `tcgen05_plan` and
+`mma_plan` have the others) adds types, layouts and epilogue, and is all that a kernel is compiled
+for. `choice` says which configuration is fast.
 """
 
 from __future__ import annotations
@@ -169,7 +169,36 @@ class MmaConfig:
             )
 
 
-AnyConfig = Config | SwappedConfig | Tcgen05Config | MmaConfig
+#: Types whose operands an `UnalignedConfig` takes.
+UNALIGNED_TYPES = ("f16", "bf16")
+
+
+@dataclass(frozen=True)
+class UnalignedConfig:
+    """Tile shape, cluster and stages of a matmul whose operands threads load, wherever rows begin.
+
+    TMA cannot address rows that begin between two multiples of 16 B: other configurations copy
+    such operands first.
+    """
+
+    first: Literal["a", "b"] = "a"  #: whose rows or columns are wgmma's 64 rows, a tile's one side
+    n: int = 32  #: the other side of a tile: columns, or rows if b is first; a multiple of 8
+    cluster: int = 1  #: blocks per tile, each of which adds up a part of K
+    k: int = 128  #: bytes along K per stage
+    stages: int = 4  #: pipeline stages at most; fewer if shared memory is full
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            first=one_of("a", "b"),
+            n=whole(8, 128, step=8),
+            cluster=one_of(1, 2, 4, 8),
+            k=one_of(128, 256, unit="bytes"),
+            stages=STAGES,
+        )
+
+
+AnyConfig = Config | SwappedConfig | Tcgen05Config | MmaConfig | UnalignedConfig
 
 
 def check_config(function: str, config: object, *kinds: type) -> None:
