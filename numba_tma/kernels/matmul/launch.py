@@ -313,13 +313,11 @@ def _multiply_swapped(
             "sums of integers are exact: use a Config"
         )
     out, residual, epilogue = call.out, call.residual, call.epilogue
-    if a_major == "MN":  # the narrowest swizzle spans 16 elements
-        config = dataclasses.replace(config, n=-(-config.n // 16) * 16)
     plan = SwappedPlan(
         operand_type(a), operand_type(b), a_major, b_major, out.dtype, config, epilogue
     )
     batch, rows, columns = out.shape
-    tiles = -(-rows // config.n), -(-columns // config.m)
+    tiles = -(-rows // plan.rows), -(-columns // plan.columns)
     extents = _extents(tiles, a, b, -(-call.a.shape[2] // plan.k), out)
     blocks = math.prod(tiles) * batch * config.cluster
     if config.cluster == 1:
@@ -331,7 +329,7 @@ def _multiply_swapped(
         stream,
         tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
         tensor_map(map_source(b, plan.b), plan.b_tile, dtype=plan.b),
-        _elements(out.transposed()),
+        _elements(out if config.first == "a" else out.transposed()),
         *(_bytes(m) for m in (out if epilogue.beta else None, residual)),
         extents,
         call.terms,

@@ -41,8 +41,7 @@ from numba_tma.device.waiting import wait_for
 from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.host.arrays import CHUNK
 from numba_tma.kernels.matmul.kernel import IN_FLIGHT
-from numba_tma.kernels.matmul.mma_kernel import sum_epilogue
-from numba_tma.kernels.matmul.swapped_kernel import SUMS, add_parts, send, transposed_store
+from numba_tma.kernels.matmul.swapped_kernel import SUMS, add_parts, send, tile_store
 from numba_tma.kernels.matmul.unaligned_plan import BLOCKS, UnalignedPlan
 
 AT_ONCE = 8  #: chunks that a thread loads before it writes one
@@ -205,27 +204,6 @@ def in_turn(functions: Sequence[DeviceFunction]) -> DeviceFunction:
     return call
 
 
-# ---------------------------------------------------------- store: epilogue, by threads
-
-
-def tile_store(plan: UnalignedPlan) -> DeviceFunction:
-    """Return the function that finishes an accumulator and stores it.
-
-    `out` is (batch, rows, columns), or (batch, columns, rows) if b is the first operand.
-    """
-    if plan.config.first == "b":
-        return transposed_store(plan)
-    OUT, finish = plan.out.name, sum_epilogue(plan)
-
-    @cuda.jit(device=True)
-    def store(acc, out, old, residual, given, terms):  # type: ignore[no-untyped-def]
-        batch, top, left, extents = given
-        acc = finish(acc, (old, residual), (batch, top, left), extents, terms)
-        acc.to(OUT).store_global(out[batch], top, left)
-
-    return store
-
-
 # ------------------------------------------------------------------------------ the kernel
 
 
@@ -233,8 +211,8 @@ def tile_store(plan: UnalignedPlan) -> DeviceFunction:
 def unaligned_kernel(plan: UnalignedPlan) -> Kernel:
     """Return the kernel of a plan. Its blocks have ``plan.roles.threads`` threads.
 
-    `a` and `b` are `UnalignedMatrix`, `out` an array as in `tile_store`; `old` and `residual` are
-    `MatrixBytes`. A cluster computes one tile.
+    `a` and `b` are `UnalignedMatrix`, `out` an array as in `swapped_kernel.tile_store`; `old` and
+    `residual` are `MatrixBytes`. A cluster computes one tile.
     """
     ROWS, COLUMNS, STAGE_K, CLUSTER = plan.rows, plan.columns, plan.k, plan.config.cluster
     A_MAJOR, B_MAJOR, FIRST, N = plan.a_major, plan.b_major, plan.config.first, plan.n

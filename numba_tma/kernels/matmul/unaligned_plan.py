@@ -18,6 +18,7 @@ from numba_tma.kernels.matmul.plan import (
     UNALIGNED_TYPES,
     WGMMA_ROWS,
     UnalignedConfig,
+    narrow,
     operand_tile,
 )
 
@@ -64,17 +65,12 @@ class UnalignedPlan:
     @property
     def rows(self) -> int:
         """Rows of an output tile."""
-        return WGMMA_ROWS if self.config.first == "a" else self._narrow(self.a_major)
+        return WGMMA_ROWS if self.config.first == "a" else narrow(self.config.n, self.a_major)
 
     @property
     def columns(self) -> int:
         """Columns of an output tile."""
-        return WGMMA_ROWS if self.config.first == "b" else self._narrow(self.b_major)
-
-    def _narrow(self, major: str) -> int:
-        """Return the extent of the second operand: the narrowest swizzle spans 16 elements."""
-        unit = 16 if major == "MN" else 8
-        return -(-self.config.n // unit) * unit
+        return WGMMA_ROWS if self.config.first == "b" else narrow(self.config.n, self.b_major)
 
     @property
     def n(self) -> int:
