@@ -25,7 +25,13 @@ from numba_tma.kernels.matmul.choice import (
     tcgen05_candidates,
     with_parts,
 )
-from numba_tma.kernels.matmul.plan import Config, MmaConfig, SwappedConfig, Tcgen05Config
+from numba_tma.kernels.matmul.plan import (
+    Config,
+    MmaConfig,
+    SwappedConfig,
+    Tcgen05Config,
+    UnalignedConfig,
+)
 from numba_tma.kernels.rows.plan import RowPlan
 
 SMS = 132
@@ -39,6 +45,7 @@ ENDS = {
              "out_stages": (1, 16)},
     ScaledConfig: {"n": (32, 192), "splits": (1, 4096), "group": (1, 65536), "stages": (2, 64)},
     SwappedConfig: {"n": (8, 128), "blocks": (1, 4), "stages": (2, 64)},
+    UnalignedConfig: {"n": (8, 128), "stages": (2, 64)},
     Tcgen05Config: {"n": (32, 256), "group": (1, 65536), "stages": (2, 64), "out_stages": (1, 4)},
     MmaConfig: {"n": (32, 128), "group": (1, 65536), "stages": (2, 64), "out_stages": (1, 4)},
     AttentionPlan: {"warpgroups": (1, 3), "block_k": (16, 256), "stages": (1, 64),

@@ -411,7 +411,7 @@ def test_configurations_that_do_not_work(options, message):
 def test_configurations_of_another_kind(gpu, config):
     arrays = Array(1, (8, 8)), Array(2, (8, 8)), Array(3, (8, 8))
     with pytest.raises(
-        TypeError, match=r"matmul\(\): config is .*; it is a Config or SwappedConfig or Tcgen05"
+        TypeError, match=r"matmul\(\): config is .*; it is a Config or SwappedConfig or Unaligned"
     ):
         matmul(*arrays, config=config)
 
