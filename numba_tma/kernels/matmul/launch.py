@@ -338,7 +338,7 @@ def _multiply_swapped(
 
 def _multiply_unaligned(call: MatmulCall, config: UnalignedConfig, stream: StreamLike) -> None:
     """Launch the kernel that reads operands wherever their rows begin."""
-    from numba_tma.kernels.matmul.unaligned_plan import BLOCKS, UnalignedPlan
+    from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
 
     (a, a_major), (b, b_major) = map(contiguous_axis, (call.a, call.b.transposed()))
     out, residual, epilogue = call.out, call.residual, call.epilogue
@@ -349,7 +349,7 @@ def _multiply_unaligned(call: MatmulCall, config: UnalignedConfig, stream: Strea
     tiles = -(-rows // plan.rows), -(-columns // plan.columns)
     blocks = math.prod(tiles) * batch * config.cluster
     if config.cluster == 1:
-        blocks = min(blocks, sm_count() * BLOCKS)
+        blocks = min(blocks, sm_count() * plan.blocks)
     launch(
         unaligned_kernel(plan),
         blocks,

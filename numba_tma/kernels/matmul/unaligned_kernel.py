@@ -42,7 +42,7 @@ from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.host.arrays import CHUNK
 from numba_tma.kernels.matmul.kernel import IN_FLIGHT
 from numba_tma.kernels.matmul.swapped_kernel import SUMS, add_parts, send, tile_store
-from numba_tma.kernels.matmul.unaligned_plan import BLOCKS, UnalignedPlan
+from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
 
 AT_ONCE = 8  #: chunks that a thread loads before it writes one
 LOADERS = 128  #: threads of the load warpgroup
@@ -288,4 +288,4 @@ def unaligned_kernel(plan: UnalignedPlan) -> Kernel:
         pipe.close()
 
     kernel = tma.cluster(CLUSTER)(unaligned) if CLUSTER > 1 else unaligned
-    return cuda.jit(launch_bounds=(plan.threads, BLOCKS))(kernel)
+    return cuda.jit(launch_bounds=(plan.threads, plan.blocks))(kernel)

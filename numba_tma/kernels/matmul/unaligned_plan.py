@@ -25,9 +25,6 @@ from numba_tma.kernels.matmul.plan import (
 if TYPE_CHECKING:
     from numba_tma.pipeline import Role, Roles
 
-BLOCKS = 2  #: resident blocks per SM, whose threads wait for memory in turn
-
-
 @dataclass(frozen=True)
 class UnalignedPlan:
     """All that the matmul kernel for operands of any alignment is compiled for.
@@ -88,6 +85,14 @@ class UnalignedPlan:
         return operand_tile(self.columns, self.k, self.b, self.b_major)
 
     @property
+    def blocks(self) -> int:
+        """Resident blocks per SM, whose threads wait for memory in turn.
+
+        Wide tiles leave few of two blocks' registers to the steps of an epilogue.
+        """
+        return 1 if self.epilogue.changes and self.n > 32 else 2
+
+    @property
     def parts_tile(self) -> Tile:
         """The sums that the cluster's other blocks send to the first, padded as in `SwappedPlan`."""
         return Tile((max(1, self.config.cluster - 1), self.n, WGMMA_ROWS + 4), "f32")
@@ -101,7 +106,7 @@ class UnalignedPlan:
     def _free(self) -> int:
         """Bytes that a block has for stages; CUDA reserves 1 KiB per block."""
         parts = self.parts_tile.nbytes * (self.config.cluster > 1)
-        return SHARED_BYTES // BLOCKS - 1024 - parts
+        return SHARED_BYTES // 2 - 1024 - parts
 
     @property
     def stages(self) -> int:
