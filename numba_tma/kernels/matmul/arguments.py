@@ -71,7 +71,7 @@ class MatrixBytes(NamedTuple):
 
 
 class UnalignedMatrix(NamedTuple):
-    """An operand as threads load it: its memory, strides in bytes, and extents in memory's order."""
+    """An operand as threads load it: its memory, strides in bytes, extents in memory's order."""
 
     address: Any
     end: Any  #: the address behind its last element

@@ -243,10 +243,9 @@ def rows_store(plan: MatmulPlan | MmaPlan) -> DeviceFunction:
     A warp copies a row at a time, neighbours beside each other, so that sectors are written whole.
     It reads four rows before it writes one, so that it waits for shared memory once.
     """
-    (_, ROWS, COLUMNS), SIZE = plan.out_tile.shape, plan.out.itemsize
-    load = {2: ptx.ld_shared_u16, 4: ptx.ld_shared_u32}[SIZE]
-    if plan.out.name == "f32":
-        load = ptx.ld_shared_f32
+    _, ROWS, COLUMNS = plan.out_tile.shape
+    kinds: dict[str, DeviceFunction] = {"f32": ptx.ld_shared_f32, "i32": ptx.ld_shared_u32}
+    load = kinds.get(plan.out.name, ptx.ld_shared_u16)
 
     @cuda.jit(device=True)
     def store_one(out, batch, row, column, element):  # type: ignore[no-untyped-def]

@@ -72,12 +72,12 @@ def shifted(low, high, phase):  # type: ignore[no-untyped-def]
     w4, w5 = high[2] if eight else high[0], high[3] if eight else high[1]
     w0, w1, w2 = w1 if four else w0, w2 if four else w1, w3 if four else w2
     w3, w4 = w4 if four else w3, w5 if four else w4
-    bytes_ = np.uint32(0x3210 + 0x1111 * (phase & 3))
+    selector: Any = np.uint32(0x3210 + 0x1111 * (phase & 3))
     return (
-        ptx.prmt_b32(w0, w1, bytes_),
-        ptx.prmt_b32(w1, w2, bytes_),
-        ptx.prmt_b32(w2, w3, bytes_),
-        ptx.prmt_b32(w3, w4, bytes_),
+        ptx.prmt_b32(w0, w1, selector),
+        ptx.prmt_b32(w1, w2, selector),
+        ptx.prmt_b32(w2, w3, selector),
+        ptx.prmt_b32(w3, w4, selector),
     )
 
 
@@ -135,7 +135,7 @@ def chunk_moves(plan: UnalignedPlan, side: str) -> list[ChunkMove]:
                 for i in range(LANES):
                     there = i * SIZE < nbytes
                     element = ptx.ld_global_u16(address + i * SIZE, condition=there)
-                    ptx.st_shared_u16(np.uint32(to + i * SIZE), element)
+                    ptx.st_shared_u16(to + i * SIZE, element)
             else:
                 found = shifted(words[0], words[1], np.int32(address & 15))
                 if nbytes < 16:

@@ -94,7 +94,7 @@ class UnalignedPlan:
 
     @property
     def parts_tile(self) -> Tile:
-        """The sums that the cluster's other blocks send to the first, padded as in `SwappedPlan`."""
+        """The sums of the cluster's other blocks, as in `SwappedPlan`."""
         return Tile((max(1, self.config.cluster - 1), self.n, WGMMA_ROWS + 4), "f32")
 
     @property
