@@ -7,7 +7,7 @@ Cost model: small and narrow products take as long as memory takes to deliver th
 A copy to aligned rows moves them three times, and costs a launch. Large products are bound by the
 tensor cores: they load a tile many times, and each time take these instructions.
 
-    load warpgroup                          MMA warpgroup, 64 rows of the first operand
+    two load warpgroups                     MMA warpgroup, 64 rows of the first operand
     for each output tile:                   for each output tile:
         for each k:                             for each k: wait, acc += first @ second, release
             acquire a stage                     in a cluster: send acc to block 0, which adds all
@@ -16,10 +16,10 @@ tensor cores: they load a tile many times, and each time take these instructions
 
 - First operand: a, or b with swapped operands, as in `swapped_kernel`, where the cluster's sums
   are explained, too.
-- In flight: a thread starts the loads of up to `AT_ONCE` chunks before it waits for one. Two blocks
-  share an SM, so that one loads while the other writes.
-- Edges: a chunk's words lie inside the operand's memory; if not, the chunk is loaded by elements.
-  Beyond the matrix a chunk is 0, so that what K has in its last stage adds nothing.
+- In flight: a thread starts the loads of all its chunks of a stage before it waits for one. Two
+  blocks share an SM, so that one loads while the other writes.
+- Instructions: they are the bound if there are many for each chunk, since few warps load. So all
+  stages but the last along K have a form of their own, which checks no chunk.
 
 Words: a *chunk* is 16 bytes of a tile. `line` and `column` count in memory: lines are rows of a
 K-major operand, and elements of K of an MN-major one. `phase` is where a chunk begins in its first
@@ -42,29 +42,31 @@ from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.host.arrays import CHUNK
 from numba_tma.kernels.matmul.kernel import IN_FLIGHT
 from numba_tma.kernels.matmul.swapped_kernel import SUMS, add_parts, send, tile_store
-from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
+from numba_tma.kernels.matmul.unaligned_plan import LOADERS, UnalignedPlan
 
-AT_ONCE = 8  #: chunks that a thread loads before it writes one
-LOADERS = 128  #: threads of the load warpgroup
+AT_ONCE = 5  #: chunks that a thread loads before it writes one
+AT_ONCE_AT_END = 2  #: in a form that takes more registers
+BEHIND = 8  #: elements of K that follow a stage whose words all lie in the operands' memory
 
 # ------------------------------------------------------------------- load: chunks, by all threads
 
 
 @cuda.jit(device=True)
 def of_a(a, b, at, stage):  # type: ignore[no-untyped-def]
-    """Return a, the line and column at which its tile begins, and its tile in a stage."""
+    """Return a, where its tile begins (line, column, address of the matrix), and its stage."""
     return a, at[0], stage.a
 
 
 @cuda.jit(device=True)
 def of_b(a, b, at, stage):  # type: ignore[no-untyped-def]
-    """Return b, the line and column at which its tile begins, and its tile in a stage."""
+    """Return b, where its tile begins (line, column, address of the matrix), and its stage."""
     return b, at[1], stage.b
 
 
 @cuda.jit(device=True)
-def shifted(low, high, phase):  # type: ignore[no-untyped-def]
+def shifted(words, phase):  # type: ignore[no-untyped-def]
     """Return the 16 bytes from byte `phase` of two words on."""
+    low, high = words
     # By 8 bytes, by 4 bytes, and by the bytes below that.
     eight, four = phase & 8 != 0, phase & 4 != 0
     w0, w1 = low[2] if eight else low[0], low[3] if eight else low[1]
@@ -87,79 +89,122 @@ def first_bytes(word, nbytes):  # type: ignore[no-untyped-def]
     return word if nbytes >= 4 else np.uint32(word & 0xFFFF) if nbytes > 0 else np.uint32(0)
 
 
-def chunk_moves(plan: UnalignedPlan, side: str) -> list[ChunkMove]:
-    """Return what moves each of a thread's chunks of an operand: the same functions.
+class ChunkMove(NamedTuple):
+    """How each thread moves its chunk number `index` of an operand from memory to a stage."""
 
-    Threads take the chunks of a tile in turn, line by line.
+    read: DeviceFunction  #: returns two words
+    write: DeviceFunction
+    index: int
+
+
+def inner_moves(plan: UnalignedPlan, side: str) -> list[ChunkMove]:
+    """Return the moves of a stage that has all of its elements along K, and some behind it.
+
+    Lines and columns beyond the matrix are rows of a or columns of b that no result needs: what is
+    loaded in their place is the matrix's last. A thread's lines lie a multiple of 8 apart, and so
+    all of them have one phase, wherever rows begin.
     """
-    tile = plan.a_tile if side == "a" else plan.b_tile
-    operand = of_a if side == "a" else of_b
-    LINES, SIZE = tile.shape[1], tile.itemsize
-    LANES, PER_LINE = CHUNK // SIZE, tile.shape[2] * SIZE // CHUNK
+    tile, operand = (plan.a_tile, of_a) if side == "a" else (plan.b_tile, of_b)
+    _, LINES, COLUMNS = tile.shape
+    SIZE, LANES, PER_LINE = tile.itemsize, CHUNK // tile.itemsize, COLUMNS * tile.itemsize // CHUNK
+    APART = LOADERS // PER_LINE
+    assert LOADERS % PER_LINE == 0 and APART * SIZE % CHUNK == 0
+    APART_NBYTES = APART * tile.pitch
+
+    @cuda.jit(device=True)
+    def place(matrix, start, loader):  # type: ignore[no-untyped-def]
+        """Return the address of the thread's column in line 0, and its bytes in the matrix."""
+        column = np.int32(start[1] + np.int32(loader % PER_LINE * LANES))
+        column = min(column, np.int32(matrix.columns - 1))
+        nbytes = min(np.int32(matrix.columns) - column, np.int32(LANES)) * SIZE
+        return np.int64(start[2] + np.int64(column * SIZE)), nbytes
+
+    @cuda.jit(device=True)
+    def line_of(matrix, start, loader, index):  # type: ignore[no-untyped-def]
+        line = np.int32(start[0] + np.int32(loader // PER_LINE) + index * APART)
+        return np.int64(min(line, np.int32(matrix.lines - 1))) * matrix.line
+
+    @cuda.jit(device=True)
+    def read(a, b, at, stage, loader, index):  # type: ignore[no-untyped-def]
+        matrix, start, _ = operand(a, b, at, stage)
+        column, nbytes = place(matrix, start, loader)
+        address = np.int64(column + line_of(matrix, start, loader, index))
+        # A word that the chunk does not reach is not loaded, but the other one twice.
+        second = np.int64((address + nbytes - 1) & -16)
+        return ptx.ld_global_v4_u32(address & -16), ptx.ld_global_v4_u32(second)
+
+    @cuda.jit(device=True)
+    def write(words, a, b, at, stage, loader, index):  # type: ignore[no-untyped-def]
+        matrix, start, tile = operand(a, b, at, stage)
+        down, right = np.uint32(loader // PER_LINE), np.uint32(loader % PER_LINE * LANES)
+        if down + index * APART < LINES:
+            column, _ = place(matrix, start, loader)
+            phase = np.int32(np.int64(column + line_of(matrix, start, loader, 0)) & 15)
+            to = tile.address_of((0, down, right)) + index * APART_NBYTES
+            ptx.st_shared_v4_u32(to, shifted(words, phase))
+
+    return [ChunkMove(read, write, i) for i in range(-(-LINES // APART))]
+
+
+def last_moves(plan: UnalignedPlan, side: str) -> list[ChunkMove]:
+    """Return the moves of a last stage along K, where both operands end.
+
+    Elements beyond the matrix are 0, so that what K has less than the stage adds nothing. A word
+    that reaches behind the operand's memory is not loaded: its chunk is moved by elements.
+    """
+    tile, operand = (plan.a_tile, of_a) if side == "a" else (plan.b_tile, of_b)
+    _, LINES, COLUMNS = tile.shape
+    SIZE, LANES, PER_LINE = tile.itemsize, CHUNK // tile.itemsize, COLUMNS * tile.itemsize // CHUNK
     CHUNKS = LINES * PER_LINE
 
     @cuda.jit(device=True)
     def place(matrix, start, chunk):  # type: ignore[no-untyped-def]
-        """Return line and column in the tile, the chunk's address, and its bytes in the matrix."""
-        down, right = np.int32(chunk // PER_LINE), np.int32(chunk % PER_LINE * LANES)
-        line, column = np.int32(start[0] + down), np.int32(start[1] + right)
+        """Return the chunk's address, its bytes in the matrix, and if words reach behind it."""
+        line = np.int32(start[0] + np.int32(chunk // PER_LINE))
+        column = np.int32(start[1] + np.int32(chunk % PER_LINE * LANES))
         nbytes = np.int32(min(np.int32(matrix.columns) - column, np.int32(LANES)) * SIZE)
         here = line < matrix.lines and chunk < CHUNKS
+        nbytes = max(nbytes, np.int32(0)) if here else np.int32(0)
         address = np.int64(start[2] + np.int64(line) * matrix.line) + np.int64(column * SIZE)
-        return down, right, address, nbytes if here else np.int32(0)
+        return address, nbytes, (address + nbytes + 15) & -16 > matrix.end
 
     @cuda.jit(device=True)
-    def is_edge(matrix, address, nbytes):  # type: ignore[no-untyped-def]
-        """Return whether a word of a chunk has bytes before or behind the operand's memory."""
-        first, last = address & -16, (address + nbytes + 15) & -16
-        return nbytes > 0 and (first < matrix.address or last > matrix.end)
-
-    @cuda.jit(device=True)
-    def read(a, b, at, stage, chunk):  # type: ignore[no-untyped-def]
+    def read(a, b, at, stage, loader, index):  # type: ignore[no-untyped-def]
         matrix, start, _ = operand(a, b, at, stage)
-        _, _, address, nbytes = place(matrix, start, chunk)
+        address, nbytes, ends = place(matrix, start, np.uint32(loader + index * LOADERS))
         phase = np.int32(address & 15)
-        inside = not is_edge(matrix, address, nbytes)
-        word = address - phase
-        low = ptx.ld_global_v4_u32(word, condition=inside and nbytes > 0)
-        high = ptx.ld_global_v4_u32(word, offset=16, condition=inside and phase + nbytes > 16)
+        word, some = address - phase, nbytes > 0 and not ends
+        low = ptx.ld_global_v4_u32(word, condition=some)
+        high = ptx.ld_global_v4_u32(word, offset=16, condition=some and phase + nbytes > 16)
         return low, high
 
     @cuda.jit(device=True)
-    def write(words, a, b, at, stage, chunk):  # type: ignore[no-untyped-def]
+    def write(words, a, b, at, stage, loader, index):  # type: ignore[no-untyped-def]
         matrix, start, tile = operand(a, b, at, stage)
-        down, right, address, nbytes = place(matrix, start, chunk)
+        chunk = np.uint32(loader + index * LOADERS)
+        address, nbytes, ends = place(matrix, start, chunk)
         if chunk < CHUNKS:
-            to = tile.address_of((0, down, right))
-            if is_edge(matrix, address, nbytes):
+            to = tile.address_of((0, chunk // PER_LINE, chunk % PER_LINE * LANES))
+            if ends and nbytes > 0:
                 for i in range(LANES):
                     there = i * SIZE < nbytes
                     element = ptx.ld_global_u16(address + i * SIZE, condition=there)
                     ptx.st_shared_u16(to + i * SIZE, element)
             else:
-                found = shifted(words[0], words[1], np.int32(address & 15))
-                if nbytes < 16:
-                    found = (
-                        first_bytes(found[0], nbytes),
-                        first_bytes(found[1], nbytes - 4),
-                        first_bytes(found[2], nbytes - 8),
-                        first_bytes(found[3], nbytes - 12),
-                    )
+                found = shifted(words, np.int32(address & 15))
+                found = (
+                    first_bytes(found[0], nbytes),
+                    first_bytes(found[1], nbytes - 4),
+                    first_bytes(found[2], nbytes - 8),
+                    first_bytes(found[3], nbytes - 12),
+                )
                 ptx.st_shared_v4_u32(to, found)
 
-    return [ChunkMove(read, write, i * LOADERS) for i in range(-(-CHUNKS // LOADERS))]
-
-
-class ChunkMove(NamedTuple):
-    """How threads move a chunk each, from one number on, from memory to a stage."""
-
-    read: DeviceFunction
-    write: DeviceFunction
-    first: int
+    return [ChunkMove(read, write, i) for i in range(-(-CHUNKS // LOADERS))]
 
 
 @cuda.jit(device=True)
-def nothing_to_move(a, b, at, stage, thread):  # type: ignore[no-untyped-def]
+def nothing_to_move(a, b, at, stage, loader):  # type: ignore[no-untyped-def]
     """Move nothing: there is no further chunk."""
 
 
@@ -170,38 +215,30 @@ def chunks_move(moves: Sequence[ChunkMove]) -> DeviceFunction:
     """
     if not moves:
         return nothing_to_move
-    (read, write, FIRST), move_others = moves[0], chunks_move(moves[1:])
+    (read, write, INDEX), move_others = moves[0], chunks_move(moves[1:])
 
     @cuda.jit(device=True)
-    def move(a, b, at, stage, thread):  # type: ignore[no-untyped-def]
-        chunk = np.uint32(thread + FIRST)
-        words = read(a, b, at, stage, chunk)
-        move_others(a, b, at, stage, thread)
-        write(words, a, b, at, stage, chunk)
+    def move(a, b, at, stage, loader):  # type: ignore[no-untyped-def]
+        words = read(a, b, at, stage, loader, INDEX)
+        move_others(a, b, at, stage, loader)
+        write(words, a, b, at, stage, loader, INDEX)
 
     return move
 
 
-def stage_fill(plan: UnalignedPlan) -> DeviceFunction:
-    """Return the function with which a thread writes its chunks of a stage, some at once."""
-    moves = [*chunk_moves(plan, "a"), *chunk_moves(plan, "b")]
-    rounds = -(-len(moves) // AT_ONCE)
-    each = -(-len(moves) // rounds)
-    return in_turn([chunks_move(moves[i : i + each]) for i in range(0, len(moves), each)])
-
-
-def in_turn(functions: Sequence[DeviceFunction]) -> DeviceFunction:
-    """Return the function that calls functions one after the other."""
-    if len(functions) == 1:
-        return functions[0]
-    before, last = in_turn(functions[:-1]), functions[-1]
+def stage_fill(moves: Sequence[ChunkMove], at_once: int) -> DeviceFunction:
+    """Return the function with which a thread moves its chunks of a stage, some at once."""
+    if len(moves) <= at_once:
+        return chunks_move(moves)
+    each = -(-len(moves) // -(-len(moves) // at_once))
+    begin, rest = chunks_move(moves[:each]), stage_fill(moves[each:], at_once)
 
     @cuda.jit(device=True)
-    def call(a, b, at, stage, thread):  # type: ignore[no-untyped-def]
-        before(a, b, at, stage, thread)
-        last(a, b, at, stage, thread)
+    def fill(a, b, at, stage, loader):  # type: ignore[no-untyped-def]
+        begin(a, b, at, stage, loader)
+        rest(a, b, at, stage, loader)
 
-    return call
+    return fill
 
 
 # ------------------------------------------------------------------------------ the kernel
@@ -228,7 +265,11 @@ def unaligned_kernel(plan: UnalignedPlan) -> Kernel:
     SCHEDULER = tma.GroupedScheduler(16)
     PARTS, PITCH = plan.parts_tile, 4 * plan.parts_tile.shape[2]
     SENT_BYTES = 4 * 64 * N * (CLUSTER - 1)
-    fill, add, store = stage_fill(plan), add_parts(plan), tile_store(plan)
+    # The first operand's chunks come first: all threads have one, and so no load waits in a branch.
+    SIDES = ("a", "b") if FIRST == "a" else ("b", "a")
+    inner, last = ([m for s in SIDES for m in of(plan, s)] for of in (inner_moves, last_moves))
+    fill_inner, fill_last = stage_fill(inner, AT_ONCE), stage_fill(last, AT_ONCE_AT_END)
+    add, store = add_parts(plan), tile_store(plan)
 
     def unaligned(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
         thread, rank = ptx.tid_x(), ptx.cluster_ctarank()
@@ -247,7 +288,8 @@ def unaligned_kernel(plan: UnalignedPlan) -> Kernel:
         begin = np.uint32(np.uint32(rank * extents.steps) // np.uint32(CLUSTER))
         end = np.uint32(np.uint32((rank + 1) * extents.steps) // np.uint32(CLUSTER))
         if pipe.is_producer():
-            loader = np.uint32(thread - LOAD.first)
+            loader = np.uint32(np.uint32(thread - LOAD.first) % LOADERS)
+            length = a.columns if A_MAJOR == "K" else a.lines
             for tile in schedule.tiles(first, step):
                 row, column = tile.row * ROWS, tile.column * COLUMNS
                 a_matrix = np.int64(a.address + np.int64(tile.batch) * a.matrix)
@@ -257,7 +299,10 @@ def unaligned_kernel(plan: UnalignedPlan) -> Kernel:
                     k = k_tile * STAGE_K
                     a_at = (row, k, a_matrix) if A_MAJOR == "K" else (k, row, a_matrix)
                     b_at = (column, k, b_matrix) if B_MAJOR == "K" else (k, column, b_matrix)
-                    fill(a, b, (a_at, b_at), stage, loader)
+                    if k + STAGE_K + BEHIND <= length:
+                        fill_inner(a, b, (a_at, b_at), stage, loader)
+                    else:
+                        fill_last(a, b, (a_at, b_at), stage, loader)
             if CLUSTER > 1:
                 ptx.barrier_cluster_wait()
         else:

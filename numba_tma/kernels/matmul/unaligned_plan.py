@@ -18,12 +18,14 @@ from numba_tma.kernels.matmul.plan import (
     UNALIGNED_TYPES,
     WGMMA_ROWS,
     UnalignedConfig,
-    narrow,
     operand_tile,
 )
 
 if TYPE_CHECKING:
     from numba_tma.pipeline import Role, Roles
+
+LOADERS = 256  #: threads that load: few would be bound by the latency of their instructions
+
 
 @dataclass(frozen=True)
 class UnalignedPlan:
@@ -62,12 +64,12 @@ class UnalignedPlan:
     @property
     def rows(self) -> int:
         """Rows of an output tile."""
-        return WGMMA_ROWS if self.config.first == "a" else narrow(self.config.n, self.a_major)
+        return WGMMA_ROWS if self.config.first == "a" else _narrow(self.config.n, self.a_major)
 
     @property
     def columns(self) -> int:
         """Columns of an output tile."""
-        return WGMMA_ROWS if self.config.first == "b" else narrow(self.config.n, self.b_major)
+        return WGMMA_ROWS if self.config.first == "b" else _narrow(self.config.n, self.b_major)
 
     @property
     def n(self) -> int:
@@ -90,7 +92,7 @@ class UnalignedPlan:
 
         Wide tiles leave few of two blocks' registers to the steps of an epilogue.
         """
-        return 1 if self.epilogue.changes and self.n > 32 else 2
+        return 2 if self.n <= (32 if self.epilogue.changes else 64) else 1
 
     @property
     def parts_tile(self) -> Tile:
@@ -116,16 +118,24 @@ class UnalignedPlan:
     @property
     def threads(self) -> int:
         """Threads of a block: those of `roles`."""
-        return 256
+        return 128 + LOADERS
 
     @functools.cached_property
     def roles(self) -> Roles:
-        """A warpgroup that multiplies, and one that loads."""
+        """A warpgroup that multiplies, and those that load."""
         from numba_tma.pipeline import Roles, Warpgroups  # bodies, which the host does without
 
-        return Roles(mma0=Warpgroups(1), load=Warpgroups(1))
+        return Roles(mma0=Warpgroups(1), load=Warpgroups(LOADERS // 128))
 
     @property
     def consumers(self) -> tuple[Role, ...]:
         """The role of the consumer (MMA) warpgroup."""
         return (self.roles.mma0,)
+
+
+def _narrow(n: int, major: str) -> int:
+    """Return the extent of an operand that has to be `n` at least.
+
+    Its lines have a power of two of chunks: along K 8 or 16, along M or N 2 or more.
+    """
+    return n if major == "K" else max(16, 1 << (n - 1).bit_length())

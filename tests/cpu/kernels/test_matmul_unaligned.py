@@ -5,7 +5,7 @@ import re
 import pytest
 
 from numba_tma.kernels.matmul.plan import UnalignedConfig
-from numba_tma.kernels.matmul.unaligned_kernel import AT_ONCE, unaligned_kernel
+from numba_tma.kernels.matmul.unaligned_kernel import unaligned_kernel
 from numba_tma.tools.testing import compile_ptx, find_tool, sass
 from tests.kernels.matmul_forms import EVERYTHING, unaligned_form, unaligned_signature
 from tests.machine_code import all_in_registers
