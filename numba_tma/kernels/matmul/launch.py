@@ -31,6 +31,7 @@ from numba_tma.kernels.matmul.arguments import (
 )
 from numba_tma.kernels.matmul.choice import MatmulProblem, choose, choose_mma, choose_tcgen05
 from numba_tma.kernels.matmul.operands import (
+    LINE,
     MN_MAJOR,
     Workspace,
     as_loadable,
@@ -39,6 +40,7 @@ from numba_tma.kernels.matmul.operands import (
     contiguous_axis,
     elements,
     is_one,
+    loadable_axis,
     map_source,
     padded,
 )
@@ -104,9 +106,13 @@ class MatmulCall:
     def problem(self) -> MatmulProblem:
         """What the choice of a configuration depends on."""
         batch, rows, columns = self.out.shape
+        factors = self.a, self.b.transposed()
+        loaded = [loadable_axis(factor) for factor in factors]
         return MatmulProblem(
             *(rows, columns, self.a.shape[2], batch, self.a.itemsize, self.out.itemsize),
             splittable=accumulator_of(self.a.dtype).is_float,
+            split_lines=any(found and found[0].strides[1] % LINE for found in loaded),
+            copied=tuple(m.nbytes for m, found in zip(factors, loaded) if not found and m.size),
         )
 
     def __str__(self) -> str:

@@ -90,11 +90,11 @@ def first_bytes(word, nbytes):  # type: ignore[no-untyped-def]
 
 
 class ChunkMove(NamedTuple):
-    """How each thread moves its chunk number `index` of an operand from memory to a stage."""
+    """How each thread moves one of its chunks of an operand from memory to a stage."""
 
     read: DeviceFunction  #: returns two words
     write: DeviceFunction
-    index: int
+    number: int
 
 
 def inner_moves(plan: UnalignedPlan, side: str) -> list[ChunkMove]:
