@@ -354,7 +354,7 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
     """
     M, N, STAGE_K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
     A_MAJOR, B_MAJOR = plan.a_major, plan.b_major
-    PRODUCER, ACC = plan.roles.load, plan.accumulator.name
+    PRODUCER, ACC, ADDRESSABLE = plan.roles.load, plan.accumulator.name, plan.addressable
     MMA = plan.consumers[0]  # all consumer warpgroups have equal registers
     PIPE, SCHEDULER = operand_pipeline(plan), scheduler(plan)
     SOURCES = tma.TilePipeline(
@@ -367,6 +367,11 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
     store = tile_store(plan, plan.epilogue_tiles - 1)
 
     def matmul(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
+        if ptx.tid_x() == 0:  # the first copies would wait for their maps, small products with them
+            a.prefetch()
+            b.prefetch()
+            if ADDRESSABLE:
+                out.prefetch()
         sources: Any = 0
         if NUM_SOURCES:
             source_pipe = SOURCES.start(sync=False)  # PIPE.start() synchronises for both rings

@@ -42,6 +42,7 @@ from numba_tma.kernels.matmul.mma_kernel import sum_epilogue
 from numba_tma.kernels.matmul.plan import SwappedPlan
 from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
 
+PIECE = 32  #: columns of an accumulator that are finished together
 SUMS = Site("matmul(): sums of the cluster's other blocks", in_cluster=True)
 
 
@@ -78,7 +79,37 @@ def tile_store(plan: SwappedPlan | UnalignedPlan) -> DeviceFunction:
     `out` is (batch, columns, rows): accumulator rows are columns of the result. If a is the first
     operand, `out` is (batch, rows, columns).
     """
-    return transposed_store(plan) if plan.config.first == "b" else straight_store(plan)
+    return pieces_store(plan, -(-plan.n // PIECE) - 1)
+
+
+def pieces_store(plan: SwappedPlan | UnalignedPlan, index: int) -> DeviceFunction:
+    """Return the function that finishes and stores pieces 0 to `index` of an accumulator.
+
+    A piece leaves registers to the steps of an epilogue. This is an unrolled loop, since a
+    fragment's columns must be compile-time constants.
+    """
+    store_piece = (transposed_store if plan.config.first == "b" else straight_store)(plan)
+    store_previous = pieces_store(plan, index - 1) if index else nothing_to_store
+    START, SWAPPED = index * PIECE, plan.config.first == "b"
+    WIDTH = min(PIECE, plan.n - START)
+
+    @cuda.jit(device=True)
+    def store(acc, out, old, residual, given, terms):  # type: ignore[no-untyped-def]
+        store_previous(acc, out, old, residual, given, terms)
+        batch, top, left, extents = given
+        if SWAPPED:
+            top = top + START
+        else:
+            left = left + START
+        piece = acc.columns(START, WIDTH)
+        store_piece(piece, out, old, residual, (batch, top, left, extents), terms)
+
+    return store
+
+
+@cuda.jit(device=True)
+def nothing_to_store(acc, out, old, residual, given, terms):  # type: ignore[no-untyped-def]
+    """Store nothing: there is no piece before the first."""
 
 
 def straight_store(plan: SwappedPlan | UnalignedPlan) -> DeviceFunction:
