@@ -5,6 +5,7 @@ import pytest
 
 from numba_tma.kernels.matmul import matmul
 from numba_tma.kernels.matmul.plan import UnalignedConfig
+from numba_tma.ptx import global_memory
 from tests.sim.kernels.test_matmul import (
     BF16,
     check,
@@ -69,11 +70,23 @@ def test_every_phase_of_both_operands(of_a, of_b, gap, layout):
     check(placed(a, of_a, gap), placed(b, of_b, gap), expected, config=ONE)
 
 
-def test_words_at_the_ends_of_the_memory_are_not_read():
-    """Operands that begin and end between two multiples of 16 B are all of an allocation."""
-    a, b = (placed(x, 3, 0).copy() for x in factors(5, 9, 71, np.float16))
-    for config in (ONE, SWAPPED):
-        check(a, b, config=config)
+@pytest.mark.parametrize("config", quick([ONE], [ONE, SWAPPED, LONG]))
+@pytest.mark.parametrize("layout", ["TN", "NT"])
+def test_no_word_behind_an_operand_is_read(monkeypatch, config, layout):
+    """Operands may be all of an allocation, which begins at a multiple of 16 B and ends anywhere."""
+    read, words = global_memory._read, set()
+
+    def noted(what, source, offset, kind, count, condition):
+        if condition is None or condition:
+            start = int(source) + (offset or 0)
+            words.add((start, start + np.dtype(kind).itemsize * count))
+        return read(what, source, offset, kind, count, condition)
+
+    monkeypatch.setattr(global_memory, "_read", noted)
+    a, b = (placed(x, 0, 0) for x in factors(35, 19, 131, np.float16, layout))
+    check(a, b, config=config)
+    ranges = [(x.ctypes.data, x.ctypes.data + x.nbytes) for x in (a, b)]
+    assert words and all(any(i <= w and e <= j for i, j in ranges) for w, e in words)
 
 
 @pytest.mark.parametrize("config", quick([SWAPPED], [SWAPPED, ONE, PARTS]))
