@@ -23,12 +23,14 @@ from typing import Literal, TypeVar
 
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.matmul.plan import (
+    WGMMA_ROWS,
     AnyConfig,
     Config,
     MmaConfig,
     SwappedConfig,
     Tcgen05Config,
     UnalignedConfig,
+    unaligned_extent,
 )
 
 #: Rows up to which operands are swapped (swap A/B), and up to which `tune` tries it.
@@ -74,11 +76,13 @@ class MatmulProblem:
     splittable: bool = True  #: whether K may be split: sums of parts are float32
     split_lines: bool = False  #: whether TMA loads rows that begin inside of 128-byte lines
     copied: tuple[int, ...] = ()  #: bytes of each operand that TMA cannot address
+    majors: tuple[str, str] = ("K", "K")  #: along what a and b are contiguous, as in plans
 
     @property
     def swapped(self) -> MatmulProblem:
         """The transposed problem, whose rows are columns."""
-        return replace(self, rows=self.columns, columns=self.rows)
+        turned = self.majors[1], self.majors[0]
+        return replace(self, rows=self.columns, columns=self.rows, majors=turned)
 
     def steps(self, config: Config | SwappedConfig | UnalignedConfig) -> int:
         """Return how many stages there are along K."""
@@ -168,39 +172,51 @@ def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
                 yield SwappedConfig(m, n, cluster, blocks, k, first=first)
 
 
-# Operands of any alignment: fitted to N times on an H100, in nanoseconds.
-_LAUNCHED, _ROUND, _CHUNK, _REDUCED = 5000, 700, 90, 900
-_COPY, _COPIED = 2000, 0.8  # of a launch; bytes per nanosecond, each read and written
+# Operands of any alignment: fitted to 48 times of 20 products on an H100, in nanoseconds.
+_LAUNCHED, _TILES, _REDUCED = 4200, 2460, 2000  # of all; of a tile; of the sums of a cluster
+_ROUND, _CHUNK = 980, 28  # of a stage, and of each chunk that a thread moves
+_STAGED, _STORED = 26, 2.6  # bytes per nanosecond and SM; elements of the result
+_COPY, _COPIED = 2000, 600  # of a launch; bytes of an operand, each read and written
 _ALIGNED = 4000  # what the models of aligned operands leave out
 
 
 def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: int) -> float:
     """Return the expected time of a matmul whose threads load the operands.
 
-    A stage takes a round trip to memory, and the instructions for each chunk of a thread. The
+    A stage takes a round trip to memory, or the two blocks of an SM as long as its load units. The
     result is infinite if two stages do not fit into a block.
     """
-    p, n = problem if config.first == "a" else problem.swapped, config.n
-    blocks = 2 if n <= 64 else 1
-    parts = 4 * (config.cluster - 1) * n * 68
-    if SHARED_BYTES // 2 - 1024 - parts < 2 * (64 + n) * config.k:
+    p = problem if config.first == "a" else problem.swapped
+    n = unaligned_extent(config.n, p.majors[1])
+    parts = 4 * (config.cluster - 1) * n * (WGMMA_ROWS + 4)
+    if SHARED_BYTES // 2 - 1024 - parts < 2 * (WGMMA_ROWS + n) * config.k:
         return math.inf
-    tiles = -(-p.rows // 64) * -(-p.columns // n) * p.batch
-    waves = -(-tiles * config.cluster // (sms * blocks))
+    blocks = -(-p.rows // WGMMA_ROWS) * -(-p.columns // n) * p.batch * config.cluster
+    most = 2 if n <= 64 else 1  # that share an SM
     chunks = config.k // 64 + -(-n * config.k // 4096)
+    staged = min(most, -(-blocks // sms)) * (WGMMA_ROWS + n) * config.k
+    stage = max(_ROUND + _CHUNK * chunks, staged / _STAGED)
     stages = -(-p.steps(config) // config.cluster)
-    time = _LAUNCHED + waves * (stages * (_ROUND + _CHUNK * chunks * blocks) + _ROUND)
+    time = _LAUNCHED + -(-blocks // (sms * most)) * (stages * stage + _TILES)
+    time += p.batch * p.rows * p.columns / _STORED / 1000
     return time + (_REDUCED if config.cluster > 1 else 0)
 
 
 def unaligned(problem: MatmulProblem) -> Iterator[UnalignedConfig]:
     """Yield the configurations for operands of any alignment, if a problem has such operands."""
+    sides: tuple[Literal["a", "b"], ...] = ("a", "b")
     if problem.copied and problem.splittable and problem.itemsize == 2:
-        sides: tuple[tuple[Literal["a", "b"], int], ...]
-        sides = ("a", problem.columns), ("b", problem.rows)
-        for first, few in sides:
-            for n in sorted({min(-(-few // 8) * 8, most) for most in (32, 64, 128)}):
-                yield from (UnalignedConfig(first, n, cluster) for cluster in (1, 2, 4, 8))
+        for first in sides:
+            p = problem if first == "a" else problem.swapped
+            fewest = -(-p.columns // 128)
+            widths = {-(-p.columns // (8 * parts)) * 8 for parts in range(fewest, fewest + 3)}
+            # A stage may be long if it has few chunks, and their lines differ by whole words.
+            long = p.columns <= 8 and p.majors[0] == "MN"
+            for n in sorted({32, 64, *widths} if p.columns > 32 else widths):
+                for cluster in (1, 2, 4, 8):
+                    yield UnalignedConfig(first, n, cluster)
+                    if long:
+                        yield UnalignedConfig(first, n, cluster, k=256)
 
 
 def candidates(problem: MatmulProblem, sms: int) -> Iterator[AnyConfig]:

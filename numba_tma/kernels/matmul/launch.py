@@ -113,6 +113,7 @@ class MatmulCall:
             splittable=accumulator_of(self.a.dtype).is_float,
             split_lines=any(found and found[0].strides[1] % LINE for found in loaded),
             copied=tuple(m.nbytes for m, found in zip(factors, loaded) if not found and m.size),
+            majors=(contiguous_axis(factors[0])[1], contiguous_axis(factors[1])[1]),
         )
 
     def __str__(self) -> str:

@@ -452,6 +452,14 @@ def narrow(n: int, major: str) -> int:
     return -(-n // 16) * 16 if major == "MN" else n
 
 
+def unaligned_extent(n: int, major: str) -> int:
+    """Return the extent of an operand that has to be `n` at least, and that threads load.
+
+    A line of a tile has a power of two of 16-byte chunks: along K 8 or 16, along M or N 2 or more.
+    """
+    return n if major == "K" else max(16, 1 << (n - 1).bit_length())
+
+
 def operand_tile(rows: int, k: int, dtype: DType, major: str, share: int = 0) -> Tile:
     """Return the tile of `rows` x `k` of an operand; each copy moves `share` rows, or all."""
     if major == "K":

@@ -19,6 +19,7 @@ from numba_tma.kernels.matmul.plan import (
     WGMMA_ROWS,
     UnalignedConfig,
     operand_tile,
+    unaligned_extent,
 )
 
 if TYPE_CHECKING:
@@ -64,12 +65,12 @@ class UnalignedPlan:
     @property
     def rows(self) -> int:
         """Rows of an output tile."""
-        return WGMMA_ROWS if self.config.first == "a" else _narrow(self.config.n, self.a_major)
+        return WGMMA_ROWS if self.config.first == "a" else unaligned_extent(self.config.n, self.a_major)
 
     @property
     def columns(self) -> int:
         """Columns of an output tile."""
-        return WGMMA_ROWS if self.config.first == "b" else _narrow(self.config.n, self.b_major)
+        return WGMMA_ROWS if self.config.first == "b" else unaligned_extent(self.config.n, self.b_major)
 
     @property
     def n(self) -> int:
@@ -131,11 +132,3 @@ class UnalignedPlan:
     def consumers(self) -> tuple[Role, ...]:
         """The role of the consumer (MMA) warpgroup."""
         return (self.roles.mma0,)
-
-
-def _narrow(n: int, major: str) -> int:
-    """Return the extent of an operand that has to be `n` at least.
-
-    Its lines have a power of two of chunks: along K 8 or 16, along M or N 2 or more.
-    """
-    return n if major == "K" else max(16, 1 << (n - 1).bit_length())

@@ -168,7 +168,7 @@ DEFAULTS = {
     CopyPlan: (2048, 32, "tma"),
     TransposePlan: (2, 2, 128, 256, "tma"),
     PointwisePlan: (128, 4096, 4, 1, "registers"),
-    MatmulProblem: (1, 2, 2, True, False, ()),
+    MatmulProblem: (1, 2, 2, True, False, (), ("K", "K")),
     MatmulPlan: (Epilogue(), True),
     MmaPlan: (Epilogue(), True),
     Tcgen05Plan: (Epilogue(), True, False),
