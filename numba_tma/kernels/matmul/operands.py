@@ -172,7 +172,7 @@ def contiguous_axis(operand: Array) -> tuple[Array, str]:
 def loadable_axis(
     operand: Array, mn_major: tuple[str, ...] = MN_MAJOR
 ) -> tuple[Array, str] | None:
-    """Return what `as_operand` does for an operand that TMA loads where it lies; None for others."""
+    """Return what `as_operand` does for an operand that TMA loads as it lies; None for others."""
     turned = operand.transposed()
     if operand.is_loadable and operand.size:
         return operand, "K"

@@ -44,8 +44,9 @@ from numba_tma.kernels.matmul.kernel import IN_FLIGHT
 from numba_tma.kernels.matmul.swapped_kernel import SUMS, add_parts, send, tile_store
 from numba_tma.kernels.matmul.unaligned_plan import LOADERS, UnalignedPlan
 
-AT_ONCE = 5  #: chunks that a thread loads before it writes one
-AT_ONCE_AT_END = 2  #: in a form that takes more registers
+#: Chunks that a thread loads before it writes one, in an inner stage and in a last one: as many as
+#: its registers hold, by the number of resident blocks.
+AT_ONCE = {1: (8, 8), 2: (5, 4)}
 BEHIND = 8  #: elements of K that follow a stage whose words all lie in the operands' memory
 
 # ------------------------------------------------------------------- load: chunks, by all threads
@@ -97,110 +98,88 @@ class ChunkMove(NamedTuple):
     number: int
 
 
-def inner_moves(plan: UnalignedPlan, side: str) -> list[ChunkMove]:
-    """Return the moves of a stage that has all of its elements along K, and some behind it.
+def chunk_moves(plan: UnalignedPlan, side: str, *, last: bool) -> list[ChunkMove]:
+    """Return the moves of an inner stage along K, or of a last one, where the operands may end.
 
     Lines and columns beyond the matrix are rows of a or columns of b that no result needs: what is
-    loaded in their place is the matrix's last. A thread's lines lie a multiple of 8 apart, and so
-    all of them have one phase, wherever rows begin.
+    loaded in their place is the matrix's last. What a last stage has beyond K is 0 instead, so that
+    it adds nothing; words of it that reach behind the operand's memory are not loaded, and their
+    chunks moved by elements.
+
+    A thread's lines lie a multiple of 8 apart, and so all of them have one phase, wherever rows
+    begin.
     """
     tile, operand = (plan.a_tile, of_a) if side == "a" else (plan.b_tile, of_b)
+    K_MAJOR = (plan.a_major if side == "a" else plan.b_major) == "K"
     _, LINES, COLUMNS = tile.shape
     SIZE, LANES, PER_LINE = tile.itemsize, CHUNK // tile.itemsize, COLUMNS * tile.itemsize // CHUNK
-    APART = LOADERS // PER_LINE
+    APART, LAST = LOADERS // PER_LINE, last
     assert LOADERS % PER_LINE == 0 and APART * SIZE % CHUNK == 0
     APART_NBYTES = APART * tile.pitch
 
     @cuda.jit(device=True)
-    def place(matrix, start, loader):  # type: ignore[no-untyped-def]
-        """Return the address of the thread's column in line 0, and its bytes in the matrix."""
-        column = np.int32(start[1] + np.int32(loader % PER_LINE * LANES))
-        column = min(column, np.int32(matrix.columns - 1))
-        nbytes = min(np.int32(matrix.columns) - column, np.int32(LANES)) * SIZE
-        return np.int64(start[2] + np.int64(column * SIZE)), nbytes
+    def column_of(start, loader):  # type: ignore[no-untyped-def]
+        return np.int32(start[1] + np.int32(loader % PER_LINE * LANES))
 
     @cuda.jit(device=True)
-    def line_of(matrix, start, loader, index):  # type: ignore[no-untyped-def]
-        line = np.int32(start[0] + np.int32(loader // PER_LINE) + index * APART)
-        return np.int64(min(line, np.int32(matrix.lines - 1))) * matrix.line
+    def line_of(start, loader, index):  # type: ignore[no-untyped-def]
+        return np.int32(start[0] + np.int32(loader // PER_LINE) + index * APART)
+
+    @cuda.jit(device=True)
+    def place(matrix, start, loader, index):  # type: ignore[no-untyped-def]
+        """Return the address of a chunk, and its bytes in the matrix."""
+        column = min(column_of(start, loader), np.int32(matrix.columns - 1))
+        line = min(line_of(start, loader, index), np.int32(matrix.lines - 1))
+        nbytes = min(np.int32(matrix.columns) - column, np.int32(LANES)) * SIZE
+        in_line_0 = np.int64(start[2] + np.int64(column * SIZE))
+        return np.int64(in_line_0 + np.int64(line) * matrix.line), nbytes
 
     @cuda.jit(device=True)
     def read(a, b, at, stage, loader, index):  # type: ignore[no-untyped-def]
         matrix, start, _ = operand(a, b, at, stage)
-        column, nbytes = place(matrix, start, loader)
-        address = np.int64(column + line_of(matrix, start, loader, index))
+        address, nbytes = place(matrix, start, loader, index)
         # A word that the chunk does not reach is not loaded, but the other one twice.
-        second = np.int64((address + nbytes - 1) & -16)
-        return ptx.ld_global_v4_u32(address & -16), ptx.ld_global_v4_u32(second)
+        first, second = np.int64(address & -16), np.int64((address + nbytes - 1) & -16)
+        if LAST:
+            inside = second + CHUNK <= matrix.end
+            low = ptx.ld_global_v4_u32(first, condition=inside)
+            return low, ptx.ld_global_v4_u32(second, condition=inside)
+        return ptx.ld_global_v4_u32(first), ptx.ld_global_v4_u32(second)
 
     @cuda.jit(device=True)
     def write(words, a, b, at, stage, loader, index):  # type: ignore[no-untyped-def]
         matrix, start, tile = operand(a, b, at, stage)
         down, right = np.uint32(loader // PER_LINE), np.uint32(loader % PER_LINE * LANES)
         if down + index * APART < LINES:
-            column, _ = place(matrix, start, loader)
-            phase = np.int32(np.int64(column + line_of(matrix, start, loader, 0)) & 15)
+            phase = np.int32(place(matrix, start, loader, 0)[0] & 15)
             to = tile.address_of((0, down, right)) + index * APART_NBYTES
-            ptx.st_shared_v4_u32(to, shifted(words, phase))
+            chunk = shifted(words, phase)
+            if LAST:
+                line = line_of(start, loader, index)
+                address, nbytes = place(matrix, start, loader, index)
+                if K_MAJOR:
+                    nbytes = (np.int32(matrix.columns) - column_of(start, loader)) * SIZE
+                elif line >= matrix.lines:
+                    nbytes = np.int32(0)
+                keep = nbytes if K_MAJOR or line >= matrix.lines else np.int32(CHUNK)
+                chunk = (
+                    first_bytes(chunk[0], keep),
+                    first_bytes(chunk[1], keep - 4),
+                    first_bytes(chunk[2], keep - 8),
+                    first_bytes(chunk[3], keep - 12),
+                )
+                ptx.st_shared_v4_u32(to, chunk)
+                nbytes = min(nbytes, np.int32(CHUNK))
+                ends = (address + nbytes - 1 & -16) + CHUNK > matrix.end
+                if ends and nbytes > 0 and line < matrix.lines:
+                    for i in range(LANES):
+                        there = i * SIZE < nbytes
+                        element = ptx.ld_global_u16(address + i * SIZE, condition=there)
+                        ptx.st_shared_u16(to + i * SIZE, element)
+            else:
+                ptx.st_shared_v4_u32(to, chunk)
 
     return [ChunkMove(read, write, i) for i in range(-(-LINES // APART))]
-
-
-def last_moves(plan: UnalignedPlan, side: str) -> list[ChunkMove]:
-    """Return the moves of a last stage along K, where both operands end.
-
-    Elements beyond the matrix are 0, so that what K has less than the stage adds nothing. A word
-    that reaches behind the operand's memory is not loaded: its chunk is moved by elements.
-    """
-    tile, operand = (plan.a_tile, of_a) if side == "a" else (plan.b_tile, of_b)
-    _, LINES, COLUMNS = tile.shape
-    SIZE, LANES, PER_LINE = tile.itemsize, CHUNK // tile.itemsize, COLUMNS * tile.itemsize // CHUNK
-    CHUNKS = LINES * PER_LINE
-
-    @cuda.jit(device=True)
-    def place(matrix, start, chunk):  # type: ignore[no-untyped-def]
-        """Return the chunk's address, its bytes in the matrix, and if words reach behind it."""
-        line = np.int32(start[0] + np.int32(chunk // PER_LINE))
-        column = np.int32(start[1] + np.int32(chunk % PER_LINE * LANES))
-        nbytes = np.int32(min(np.int32(matrix.columns) - column, np.int32(LANES)) * SIZE)
-        here = line < matrix.lines and chunk < CHUNKS
-        nbytes = max(nbytes, np.int32(0)) if here else np.int32(0)
-        address = np.int64(start[2] + np.int64(line) * matrix.line) + np.int64(column * SIZE)
-        return address, nbytes, (address + nbytes + 15) & -16 > matrix.end
-
-    @cuda.jit(device=True)
-    def read(a, b, at, stage, loader, index):  # type: ignore[no-untyped-def]
-        matrix, start, _ = operand(a, b, at, stage)
-        address, nbytes, ends = place(matrix, start, np.uint32(loader + index * LOADERS))
-        phase = np.int32(address & 15)
-        word, some = address - phase, nbytes > 0 and not ends
-        low = ptx.ld_global_v4_u32(word, condition=some)
-        high = ptx.ld_global_v4_u32(word, offset=16, condition=some and phase + nbytes > 16)
-        return low, high
-
-    @cuda.jit(device=True)
-    def write(words, a, b, at, stage, loader, index):  # type: ignore[no-untyped-def]
-        matrix, start, tile = operand(a, b, at, stage)
-        chunk = np.uint32(loader + index * LOADERS)
-        address, nbytes, ends = place(matrix, start, chunk)
-        if chunk < CHUNKS:
-            to = tile.address_of((0, chunk // PER_LINE, chunk % PER_LINE * LANES))
-            if ends and nbytes > 0:
-                for i in range(LANES):
-                    there = i * SIZE < nbytes
-                    element = ptx.ld_global_u16(address + i * SIZE, condition=there)
-                    ptx.st_shared_u16(to + i * SIZE, element)
-            else:
-                found = shifted(words, np.int32(address & 15))
-                found = (
-                    first_bytes(found[0], nbytes),
-                    first_bytes(found[1], nbytes - 4),
-                    first_bytes(found[2], nbytes - 8),
-                    first_bytes(found[3], nbytes - 12),
-                )
-                ptx.st_shared_v4_u32(to, found)
-
-    return [ChunkMove(read, write, i) for i in range(-(-CHUNKS // LOADERS))]
 
 
 @cuda.jit(device=True)
@@ -267,8 +246,12 @@ def unaligned_kernel(plan: UnalignedPlan) -> Kernel:
     SENT_BYTES = 4 * 64 * N * (CLUSTER - 1)
     # The first operand's chunks come first: all threads have one, and so no load waits in a branch.
     SIDES = ("a", "b") if FIRST == "a" else ("b", "a")
-    inner, last = ([m for s in SIDES for m in of(plan, s)] for of in (inner_moves, last_moves))
-    fill_inner, fill_last = stage_fill(inner, AT_ONCE), stage_fill(last, AT_ONCE_AT_END)
+    inner, last = (
+        [move for side in SIDES for move in chunk_moves(plan, side, last=last)]
+        for last in (False, True)
+    )
+    at_once = AT_ONCE[plan.blocks]
+    fill_inner, fill_last = stage_fill(inner, at_once[0]), stage_fill(last, at_once[1])
     add, store = add_parts(plan), tile_store(plan)
 
     def unaligned(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]

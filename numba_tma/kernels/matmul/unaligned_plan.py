@@ -65,12 +65,14 @@ class UnalignedPlan:
     @property
     def rows(self) -> int:
         """Rows of an output tile."""
-        return WGMMA_ROWS if self.config.first == "a" else unaligned_extent(self.config.n, self.a_major)
+        is_first = self.config.first == "a"
+        return WGMMA_ROWS if is_first else unaligned_extent(self.config.n, self.a_major)
 
     @property
     def columns(self) -> int:
         """Columns of an output tile."""
-        return WGMMA_ROWS if self.config.first == "b" else unaligned_extent(self.config.n, self.b_major)
+        is_first = self.config.first == "b"
+        return WGMMA_ROWS if is_first else unaligned_extent(self.config.n, self.b_major)
 
     @property
     def n(self) -> int:

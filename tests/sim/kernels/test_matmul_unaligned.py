@@ -73,7 +73,7 @@ def test_every_phase_of_both_operands(of_a, of_b, gap, layout):
 @pytest.mark.parametrize("config", quick([ONE], [ONE, SWAPPED, LONG]))
 @pytest.mark.parametrize("layout", ["TN", "NT"])
 def test_no_word_behind_an_operand_is_read(monkeypatch, config, layout):
-    """Operands may be all of an allocation, which begins at a multiple of 16 B and ends anywhere."""
+    """An operand may be all of an allocation, which begins at a multiple of 16 B."""
     read, words = global_memory._read, set()
 
     def noted(what, source, offset, kind, count, condition):
