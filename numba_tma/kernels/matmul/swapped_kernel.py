@@ -46,6 +46,29 @@ PIECE = 32  #: columns of an accumulator that are finished together
 SUMS = Site("matmul(): sums of the cluster's other blocks", in_cluster=True)
 
 
+# --------------------------------------------------- multiply: the operands of a stage
+
+
+def stage_product(plan: SwappedPlan | UnalignedPlan) -> DeviceFunction:
+    """Return the function that adds the product of a stage to a warpgroup's accumulator.
+
+    `mma_row` is the first row of the warpgroup in the first operand.
+    """
+    A_MAJOR, B_MAJOR = plan.a_major, plan.b_major
+
+    @cuda.jit(device=True)
+    def a_first(acc, stage, mma_row):  # type: ignore[no-untyped-def]
+        a_rows = stage.a.matrix_descriptor(A_MAJOR).advance(row=mma_row)
+        return tma.wgmma(acc, a_rows, stage.b.matrix_descriptor(B_MAJOR))
+
+    @cuda.jit(device=True)
+    def b_first(acc, stage, mma_row):  # type: ignore[no-untyped-def]
+        b_columns = stage.b.matrix_descriptor(B_MAJOR).advance(row=mma_row)
+        return tma.wgmma(acc, b_columns, stage.a.matrix_descriptor(A_MAJOR))
+
+    return a_first if plan.config.first == "a" else b_first
+
+
 # ----------------------------------------------- reduce: the sums of a cluster's blocks
 
 
@@ -179,7 +202,8 @@ def swapped_kernel(plan: SwappedPlan) -> Kernel:
     one tile.
     """
     ROWS, COLUMNS, STAGE_K, BLOCKS = plan.rows, plan.columns, plan.k, plan.config.cluster
-    M, N, FIRST = plan.config.m, plan.n, plan.config.first
+    M, N, multiply = plan.config.m, plan.n, stage_product(plan)
+    DOWN, RIGHT = (1, 0) if plan.config.first == "a" else (0, 1)
     PIPE = tma.TilePipeline(
         plan.stages,
         a=plan.a_tile,
@@ -236,12 +260,7 @@ def swapped_kernel(plan: SwappedPlan) -> Kernel:
             for tile in schedule.tiles(first, step):
                 acc = tma.fragment(N)
                 for _, stage in pipe.consume(begin, end, in_flight=IN_FLIGHT):
-                    a_part = stage.a.matrix_descriptor(A_MAJOR)
-                    b_part = stage.b.matrix_descriptor(B_MAJOR)
-                    if FIRST == "b":
-                        acc = tma.wgmma(acc, b_part.advance(row=mma_row), a_part)
-                    else:
-                        acc = tma.wgmma(acc, a_part.advance(row=mma_row), b_part)
+                    acc = multiply(acc, stage, mma_row)
                     # The loop's next step releases the stage before: its product is complete.
                     acc = tma.wgmma_wait(acc, IN_FLIGHT)
                 acc = tma.wgmma_wait(acc)
@@ -255,11 +274,8 @@ def swapped_kernel(plan: SwappedPlan) -> Kernel:
                         wait_for(sent, 0, SUMS)
                         acc = acc.map_coords(add, parts.address_of((0, 0, mma_row)))
                 if rank == 0:
-                    top, left = tile.row * ROWS, tile.column * COLUMNS
-                    if FIRST == "b":
-                        left += mma_row
-                    else:
-                        top += mma_row
+                    top = tile.row * ROWS + mma_row * DOWN
+                    left = tile.column * COLUMNS + mma_row * RIGHT
                     store(acc, out, old, residual, (tile.batch, top, left, extents), terms)
         pipe.close()
 

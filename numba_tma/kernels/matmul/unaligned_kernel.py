@@ -41,7 +41,13 @@ from numba_tma.device.waiting import wait_for
 from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.host.arrays import CHUNK
 from numba_tma.kernels.matmul.kernel import IN_FLIGHT
-from numba_tma.kernels.matmul.swapped_kernel import SUMS, add_parts, send, tile_store
+from numba_tma.kernels.matmul.swapped_kernel import (
+    SUMS,
+    add_parts,
+    send,
+    stage_product,
+    tile_store,
+)
 from numba_tma.kernels.matmul.unaligned_plan import LOADERS, UnalignedPlan
 
 #: Chunks that a thread loads before it writes one, in an inner stage and in a last one: as many as
@@ -220,6 +226,33 @@ def stage_fill(moves: Sequence[ChunkMove], at_once: int) -> DeviceFunction:
     return fill
 
 
+def tile_fill(plan: UnalignedPlan) -> DeviceFunction:
+    """Return the function with which a thread moves its chunks of a stage of a tile.
+
+    The first operand's chunks come first: all threads have one, and so no load waits in a branch.
+    """
+    A_MAJOR, B_MAJOR, STAGE_K = plan.a_major, plan.b_major, plan.k
+    sides, at_once = ("a", "b") if plan.config.first == "a" else ("b", "a"), AT_ONCE[plan.blocks]
+    inner, last = (
+        [move for side in sides for move in chunk_moves(plan, side, last=last)]
+        for last in (False, True)
+    )
+    fill_inner, fill_last = stage_fill(inner, at_once[0]), stage_fill(last, at_once[1])
+
+    @cuda.jit(device=True)
+    def fill(a, b, at, stage, loader):  # type: ignore[no-untyped-def]
+        row, column, k, a_matrix, b_matrix = at
+        a_at = (row, k, a_matrix) if A_MAJOR == "K" else (k, row, a_matrix)
+        b_at = (column, k, b_matrix) if B_MAJOR == "K" else (k, column, b_matrix)
+        length = a.columns if A_MAJOR == "K" else a.lines
+        if k + STAGE_K + BEHIND <= length:
+            fill_inner(a, b, (a_at, b_at), stage, loader)
+        else:
+            fill_last(a, b, (a_at, b_at), stage, loader)
+
+    return fill
+
+
 # ------------------------------------------------------------------------------ the kernel
 
 
@@ -231,8 +264,7 @@ def unaligned_kernel(plan: UnalignedPlan) -> Kernel:
     `residual` are `MatrixBytes`. A cluster computes one tile.
     """
     ROWS, COLUMNS, STAGE_K, CLUSTER = plan.rows, plan.columns, plan.k, plan.config.cluster
-    A_MAJOR, B_MAJOR, FIRST, N = plan.a_major, plan.b_major, plan.config.first, plan.n
-    LOAD = plan.roles.load
+    N, LOAD = plan.n, plan.roles.load
     PIPE = tma.TilePipeline(
         plan.stages,
         a=plan.a_tile,
@@ -244,14 +276,7 @@ def unaligned_kernel(plan: UnalignedPlan) -> Kernel:
     SCHEDULER = tma.GroupedScheduler(16)
     PARTS, PITCH = plan.parts_tile, 4 * plan.parts_tile.shape[2]
     SENT_BYTES = 4 * 64 * N * (CLUSTER - 1)
-    # The first operand's chunks come first: all threads have one, and so no load waits in a branch.
-    SIDES = ("a", "b") if FIRST == "a" else ("b", "a")
-    inner, last = (
-        [move for side in SIDES for move in chunk_moves(plan, side, last=last)]
-        for last in (False, True)
-    )
-    at_once = AT_ONCE[plan.blocks]
-    fill_inner, fill_last = stage_fill(inner, at_once[0]), stage_fill(last, at_once[1])
+    fill, multiply = tile_fill(plan), stage_product(plan)
     add, store = add_parts(plan), tile_store(plan)
 
     def unaligned(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
@@ -272,32 +297,21 @@ def unaligned_kernel(plan: UnalignedPlan) -> Kernel:
         end = np.uint32(np.uint32((rank + 1) * extents.steps) // np.uint32(CLUSTER))
         if pipe.is_producer():
             loader = np.uint32(np.uint32(thread - LOAD.first) % LOADERS)
-            length = a.columns if A_MAJOR == "K" else a.lines
             for tile in schedule.tiles(first, step):
                 row, column = tile.row * ROWS, tile.column * COLUMNS
                 a_matrix = np.int64(a.address + np.int64(tile.batch) * a.matrix)
                 b_matrix = np.int64(b.address + np.int64(tile.batch) * b.matrix)
                 # All threads of the role execute the body, whose end commits the stage.
                 for k_tile, stage in pipe.produce(begin, end):
-                    k = k_tile * STAGE_K
-                    a_at = (row, k, a_matrix) if A_MAJOR == "K" else (k, row, a_matrix)
-                    b_at = (column, k, b_matrix) if B_MAJOR == "K" else (k, column, b_matrix)
-                    if k + STAGE_K + BEHIND <= length:
-                        fill_inner(a, b, (a_at, b_at), stage, loader)
-                    else:
-                        fill_last(a, b, (a_at, b_at), stage, loader)
+                    at = (row, column, k_tile * STAGE_K, a_matrix, b_matrix)
+                    fill(a, b, at, stage, loader)
             if CLUSTER > 1:
                 ptx.barrier_cluster_wait()
         else:
             for tile in schedule.tiles(first, step):
                 acc = tma.fragment(N)
                 for _, stage in pipe.consume(begin, end, in_flight=IN_FLIGHT):
-                    a_part = stage.a.matrix_descriptor(A_MAJOR)
-                    b_part = stage.b.matrix_descriptor(B_MAJOR)
-                    if FIRST == "a":
-                        acc = tma.wgmma(acc, a_part, b_part)
-                    else:
-                        acc = tma.wgmma(acc, b_part, a_part)
+                    acc = multiply(acc, stage, 0)
                     # The loop's next step releases the stage before: its product is complete.
                     acc = tma.wgmma_wait(acc, IN_FLIGHT)
                 acc = tma.wgmma_wait(acc)
