@@ -176,8 +176,8 @@ def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
 _LAUNCHED, _TILES, _REDUCED = 4200, 2460, 2000  # of all; of a tile; of the sums of a cluster
 _ROUND, _CHUNK = 980, 28  # of a stage, and of each chunk that a thread moves
 _STAGED, _STORED = 26, 2.6  # bytes per nanosecond and SM; elements of the result
-_COPY, _COPIED = 2000, 600  # of a launch; bytes of an operand, each read and written
-_ALIGNED = 4000  # what the models of aligned operands leave out
+_COPY, _COPIED = 3000, 600  # of a launch; bytes of an operand, each read and written
+_ALIGNED, _NARROW = 4000, 7500  # what the models of aligned operands leave out
 
 
 def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: int) -> float:
@@ -280,7 +280,7 @@ def choose_aligned(problem: MatmulProblem, sms: int) -> tuple[AnyConfig, float]:
     if _is_narrow(problem) and not _is_long(problem, sms):
         times = {c: expected_nanoseconds(problem, c, sms) for c in swapped(problem)}
         few = min(times, key=lambda config: times[config])
-        return few, _ALIGNED + copies + times[few]
+        return few, _NARROW + copies + times[few]
     config = choose_from(CONFIGS, problem, sms)
     return config, _ALIGNED + copies + expected_cycles(problem, config, sms) / 1.6
 
