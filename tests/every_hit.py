@@ -148,7 +148,7 @@ def _calls(capability: tuple[int, int]) -> dict[str, Callable[[], object]]:
         "matmul, long K": lambda: matmul(*_matrices(128, 128, 65536)),
         "matmul, a result that no map addresses": lambda: matmul(*_matrices(500, 333, 256)),
         "matmul, a result of f32": lambda: matmul(*_matrices(500, 333, 256, out="f4")),
-        "matmul, operands that are copied": lambda: matmul(*_matrices(500, 333, 257)),
+        "matmul, operands that are copied": lambda: matmul(*_matrices(4000, 3333, 2057)),
         "matmul, bytes that are transposed": lambda: matmul(
             Array(20, (512, 512), "u1"), Array(21, (512, 512), "u1"), Array(22, (512, 512), "f4"),
             dtype=None if capability[0] != 10 else "e4m3",
@@ -180,6 +180,8 @@ def _calls(capability: tuple[int, int]) -> dict[str, Callable[[], object]]:
         from numba_tma.kernels.matmul import Config
 
         calls |= {
+            "matmul, operands that threads load": lambda: matmul(*_matrices(500, 33, 257)),
+            "matmul, few columns": lambda: matmul(*_matrices(4096, 24, 4096)),
             "matmul, split-K": lambda: matmul(
                 *_matrices(128, 128, 65536), config=Config(128, 128, splits=4)
             ),

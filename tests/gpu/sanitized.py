@@ -12,7 +12,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma.kernels.copy.api import copy
 from numba_tma.kernels.copy.plan import CopyPlan
-from numba_tma.kernels.matmul import Config, SwappedConfig, matmul
+from numba_tma.kernels.matmul import Config, SwappedConfig, UnalignedConfig, matmul
 from numba_tma.kernels.matmul.block_scaled import ScaledConfig
 from numba_tma.kernels.pointwise.api import plan_for, scale_add
 from numba_tma.kernels.rows.rmsnorm import rmsnorm
@@ -87,6 +87,11 @@ def matmuls():
     for swapped in (SwappedConfig(64, 8, 4), SwappedConfig(64, 16, 2, blocks=2)):
         few = matmul(cuda.to_device(a[:11]), cuda.to_device(b), config=swapped)
         assert np.allclose(few.copy_to_host(), exact[:11], rtol=2e-3, atol=2e-2)
+    odd = cuda.to_device(a[:11, :263].copy()), cuda.to_device(b[:263, :45].copy())
+    expected = a[:11, :263].astype(np.float64) @ b[:263, :45].astype(np.float64)
+    for unaligned in (UnalignedConfig("a", 24), UnalignedConfig("b", 16, 4)):
+        few = matmul(*odd, config=unaligned)
+        assert np.allclose(few.copy_to_host(), expected, rtol=2e-3, atol=2e-2)
     check = test_grouped_matmul_gpu.check
     check([70, 0, 129], 264, 136, ("f16", "f16"), "f16", config=Config(128, 128, 2))
     scales = np.array([0.5, 3, -2], np.float32)

@@ -19,6 +19,7 @@ from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
 from numba_tma.kernels.matmul.tcgen05_kernel import tcgen05_kernel
 from numba_tma.kernels.matmul.tcgen05_pair_kernel import tcgen05_pair_kernel
 from numba_tma.kernels.matmul.tcgen05_scaled_kernel import tcgen05_scaled_kernel
+from numba_tma.kernels.matmul.unaligned_kernel import unaligned_kernel
 from numba_tma.tools.testing import compile_ptx
 from tests.kernels import (
     attention_backward_forms,
@@ -47,6 +48,11 @@ def _matmul_swapped() -> tuple[Any, Any]:
     config = SwappedConfig(64, 8, cluster=2)
     form = matmul_forms.swapped_form(epilogue=Epilogue(bias=as_dtype("bf16")), config=config)
     return swapped_kernel(form), matmul_forms.swapped_signature(form)
+
+
+def _matmul_unaligned() -> tuple[Any, Any]:
+    form = matmul_forms.unaligned_form(epilogue=Epilogue(bias=as_dtype("bf16")))
+    return unaligned_kernel(form), matmul_forms.unaligned_signature(form)
 
 
 def _matmul_tcgen05() -> tuple[Any, Any]:
@@ -98,6 +104,7 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     # wgmma is Hopper's alone.
     "matmul": (_matmul, HOPPER),
     "matmul_swapped": (_matmul_swapped, HOPPER),
+    "matmul_unaligned": (_matmul_unaligned, HOPPER),
     "matmul_tcgen05": (_matmul_tcgen05, BLACKWELL),
     "matmul_tcgen05_pair": (_matmul_tcgen05_pair, BLACKWELL),
     "launch_control": (launch_control.golden, BLACKWELL),

@@ -15,6 +15,7 @@ from numba_tma.kernels.matmul.arguments import (
     MatrixBytes,
     ReductionExtents,
     Terms,
+    UnalignedMatrix,
 )
 from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.plan import (
@@ -24,8 +25,10 @@ from numba_tma.kernels.matmul.plan import (
     SwappedConfig,
     SwappedPlan,
     Tcgen05Config,
+    UnalignedConfig,
 )
 from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
+from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
 
 INT, F32, BYTES = types.int64, types.float32, types.uint8[::1]
 PLAIN, USUAL, FEW_ROWS = Epilogue(), Config(), SwappedConfig()
@@ -59,6 +62,19 @@ def swapped_form(
     """Return the form of the kernel whose factors change places, as `form`."""
     kinds = [as_dtype(name) for name in (a, b or a, out)]
     return SwappedPlan(*kinds[:2], *_majors(layout), kinds[2], config, epilogue)
+
+
+def unaligned_form(
+    a: str = "bf16",
+    b: str = "",
+    out: str = "bf16",
+    layout: str = "TN",
+    epilogue: Epilogue = PLAIN,
+    config: UnalignedConfig = UnalignedConfig(),  # noqa: B008
+) -> UnalignedPlan:
+    """Return the form of the kernel whose threads load the operands, as `form`."""
+    kinds = [as_dtype(name) for name in (a, b or a, out)]
+    return UnalignedPlan(*kinds[:2], *_majors(layout), kinds[2], config, epilogue)
 
 
 def tcgen05_form(
@@ -167,6 +183,18 @@ def swapped_signature(form: SwappedPlan) -> tuple[Any, ...]:
             types.NamedUniTuple(INT, len(MatmulExtents._fields), MatmulExtents),
             _terms(form.epilogue),
         ),
+    )
+
+
+def unaligned_signature(form: UnalignedPlan) -> tuple[Any, ...]:
+    """Return the argument types of the kernel whose threads load the operands."""
+    read = (form.epilogue.beta, form.epilogue.residual)
+    operand = types.NamedUniTuple(INT, len(UnalignedMatrix._fields), UnalignedMatrix)
+    return (
+        *(operand, operand, types.Array(_HELD[form.out.name], 3, "A")),
+        *(_ROWS if given else types.NamedUniTuple(INT, 3, MatrixBytes) for given in read),
+        types.NamedUniTuple(INT, len(MatmulExtents._fields), MatmulExtents),
+        _terms(form.epilogue),
     )
 
 

@@ -6,3 +6,4 @@ from numba_tma.kernels.matmul.plan import Config as Config
 from numba_tma.kernels.matmul.plan import MmaConfig as MmaConfig
 from numba_tma.kernels.matmul.plan import SwappedConfig as SwappedConfig
 from numba_tma.kernels.matmul.plan import Tcgen05Config as Tcgen05Config
+from numba_tma.kernels.matmul.plan import UnalignedConfig as UnalignedConfig

@@ -70,6 +70,17 @@ class MatrixBytes(NamedTuple):
     row: Any
 
 
+class UnalignedMatrix(NamedTuple):
+    """An operand as threads load it: its memory, strides in bytes, extents in memory's order."""
+
+    address: Any
+    end: Any  #: the address behind its last element
+    matrix: Any  #: from a matrix to the next; 0 if there is one
+    line: Any  #: from a line to the next
+    lines: Any  #: of a matrix: its rows, or elements of K if rows are contiguous along M or N
+    columns: Any  #: elements of a line
+
+
 class ReductionExtents(NamedTuple):
     """Extents of the result, and the number of parts of each element."""
 

@@ -3,8 +3,12 @@
 The expectation is a cost model in cycles. A stage takes an SM as long as its shared memory is busy
 with it (TMA writes it, each MMA warpgroup reads it), or the minimum of a stage. A tile adds its
 prologue and epilogue, and the last wave of tiles takes as long as a full one. DRAM takes as long as
-the matrices need, or longer if the stages have too few bytes in flight. The constants are fitted:
+the matrices need, or longer if the stages have too few bytes in flight. L2 may be the slowest where
+each row of a box takes two cache lines. The constants are fitted:
 `tests/benchmarks/sweeps/matmul.py` measures the table, and the model's error.
+
+Operands that TMA cannot address are copied, or loaded by the kernel for such operands: that of both
+which is expected to take less time.
 
 `measurements` finds and keeps what ``tune=True`` measures.
 """
@@ -19,15 +23,20 @@ from typing import Literal, TypeVar
 
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.matmul.plan import (
+    WGMMA_ROWS,
     AnyConfig,
     Config,
     MmaConfig,
     SwappedConfig,
     Tcgen05Config,
+    UnalignedConfig,
+    unaligned_extent,
 )
 
 #: Rows up to which operands are swapped (swap A/B), and up to which `tune` tries it.
 FEW_ROWS, MOST_ROWS = 32, 64
+#: Columns up to which the same kernel multiplies, of how many rows at least, and bytes of K.
+FEW_COLUMNS, MANY_ROWS, LONG_K = 64, 1024, 1024
 
 C = TypeVar("C", bound=Config)
 
@@ -65,8 +74,17 @@ class MatmulProblem:
     itemsize: int = 2  #: bytes of an element of a and b
     out_itemsize: int = 2
     splittable: bool = True  #: whether K may be split: sums of parts are float32
+    split_lines: bool = False  #: whether TMA loads rows that begin inside of 128-byte lines
+    copied: tuple[int, ...] = ()  #: bytes of each operand that TMA cannot address
+    majors: tuple[str, str] = ("K", "K")  #: along what a and b are contiguous, as in plans
 
-    def steps(self, config: Config | SwappedConfig) -> int:
+    @property
+    def swapped(self) -> MatmulProblem:
+        """The transposed problem, whose rows are columns."""
+        turned = self.majors[1], self.majors[0]
+        return replace(self, rows=self.columns, columns=self.rows, majors=turned)
+
+    def steps(self, config: Config | SwappedConfig | UnalignedConfig) -> int:
         """Return how many stages there are along K."""
         return -(-self.k * self.itemsize // config.k)
 
@@ -78,6 +96,7 @@ _LATENCY = 3600  # cycles from a load's issue to the full stage
 _FIRST, _SECOND_KERNEL = 2450, 1600  # cycles until the first stage is full; of a second launch
 _STAGE, _TILE = 320, 2750  # cycles of a stage at least; of a tile's prologue and epilogue
 _APART = 0.7  # fraction of the shorter of loading and multiplying that is not hidden
+_SPLIT_LINES = 3300  # bytes per cycle from L2, of rows that begin inside of lines
 
 
 def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
@@ -99,6 +118,9 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     rate = min(_DRAM, busy * in_flight / _LATENCY)
     one, all_ = _FIRST + waves * tile, (factors + elements * p.out_itemsize) / rate
     cycles = max(one, all_) + _APART * min(one, all_)
+    if p.split_lines:
+        from_l2 = clusters // config.splits * (m * config.cluster + n) * p.k * p.itemsize
+        cycles = max(cycles, _FIRST + from_l2 / _SPLIT_LINES)
     if config.splits > 1:
         cycles += _SECOND_KERNEL + 8 * elements * config.splits / _PARTS
     return cycles
@@ -116,7 +138,8 @@ def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int
 
     It is infinite if two stages do not fit into a block.
     """
-    p, slots = problem, max(1, sms * config.blocks // config.cluster)
+    p = problem if config.first == "b" else problem.swapped
+    slots = max(1, sms * config.blocks // config.cluster)
     tiles = -(-p.rows // config.n) * -(-p.columns // config.m) * p.batch
     loaded = config.m + min(config.n, p.rows)  # rows of K elements; those of a come from L2
     free = SHARED_BYTES // config.blocks - 4 * (config.cluster - 1) * config.m * config.n
@@ -138,19 +161,69 @@ def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int
 
 
 def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
-    """Yield the configurations with swapped operands, if a problem has few rows."""
-    if problem.splittable and problem.rows <= MOST_ROWS:
-        n = -(-problem.rows // 8) * 8
+    """Yield the configurations of a problem with few rows, or else with few columns."""
+    first: Literal["a", "b"] = "b" if problem.rows <= MOST_ROWS else "a"
+    few = problem.rows if first == "b" else problem.columns
+    if problem.splittable and few <= MOST_ROWS:
+        n = -(-few // 8) * 8
         for cluster in (1, 2, 4, 8):
             long = 512 if n <= 16 and cluster == 1 else 256  # faster, where five such stages fit
             for m, blocks, k in ((64, 1, long), (64, 2, 256), (128, 1, 256)):
-                yield SwappedConfig(m, n, cluster, blocks, k)
+                yield SwappedConfig(m, n, cluster, blocks, k, first=first)
+
+
+# Operands of any alignment: fitted to 48 times of 20 products on an H100, in nanoseconds.
+_LAUNCHED, _TILES, _REDUCED = 4200, 2460, 2000  # of all; of a tile; of the sums of a cluster
+_ROUND, _CHUNK = 980, 28  # of a stage, and of each chunk that a thread moves
+_STAGED, _STORED = 26, 2.6  # bytes per nanosecond and SM; elements of the result
+_COPY, _COPIED = 3000, 600  # of a launch; bytes of an operand, each read and written
+_ALIGNED, _NARROW = 4000, 7500  # what the models of aligned operands leave out
+
+
+def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: int) -> float:
+    """Return the expected time of a matmul whose threads load the operands.
+
+    A stage takes a round trip to memory, or the two blocks of an SM as long as its load units. The
+    result is infinite if two stages do not fit into a block.
+    """
+    p = problem if config.first == "a" else problem.swapped
+    n = unaligned_extent(config.n, p.majors[1])
+    parts = 4 * (config.cluster - 1) * n * (WGMMA_ROWS + 4)
+    if SHARED_BYTES // 2 - 1024 - parts < 2 * (WGMMA_ROWS + n) * config.k:
+        return math.inf
+    blocks = -(-p.rows // WGMMA_ROWS) * -(-p.columns // n) * p.batch * config.cluster
+    most = 2 if n <= 64 else 1  # that share an SM
+    chunks = config.k // 64 + -(-n * config.k // 4096)
+    staged = min(most, -(-blocks // sms)) * (WGMMA_ROWS + n) * config.k
+    stage = max(_ROUND + _CHUNK * chunks, staged / _STAGED)
+    stages = -(-p.steps(config) // config.cluster)
+    time = _LAUNCHED + -(-blocks // (sms * most)) * (stages * stage + _TILES)
+    time += p.batch * p.rows * p.columns / _STORED / 1000
+    return time + (_REDUCED if config.cluster > 1 else 0)
+
+
+def unaligned(problem: MatmulProblem) -> Iterator[UnalignedConfig]:
+    """Yield the configurations for operands of any alignment, if a problem has such operands."""
+    sides: tuple[Literal["a", "b"], ...] = ("a", "b")
+    if problem.copied and problem.splittable and problem.itemsize == 2:
+        for first in sides:
+            p = problem if first == "a" else problem.swapped
+            fewest = -(-p.columns // 128)
+            widths = {-(-p.columns // (8 * parts)) * 8 for parts in range(fewest, fewest + 3)}
+            # A stage may be long if it has few chunks, and their lines differ by whole words.
+            long = p.columns <= 8 and p.majors[0] == "MN"
+            for n in sorted({32, 64, *widths} if p.columns > 32 else widths):
+                for cluster in (1, 2, 4, 8):
+                    yield UnalignedConfig(first, n, cluster)
+                    if long:
+                        yield UnalignedConfig(first, n, cluster, k=256)
 
 
 def candidates(problem: MatmulProblem, sms: int) -> Iterator[AnyConfig]:
     """Yield every configuration that `tune` measures for a problem, those of `CONFIGS` first."""
     yield from with_parts(CONFIGS, problem, sms)
     yield from swapped(problem)
+    yield from unaligned(problem)
 
 
 def tcgen05_candidates(scaled: bool = False) -> Iterator[AnyConfig]:
@@ -186,19 +259,38 @@ def with_parts(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> Iter
 
 def _is_long(problem: MatmulProblem, sms: int) -> bool:
     """Return whether K needs more parts than a cluster has blocks, to occupy all SMs."""
-    tiles = -(-problem.columns // 64) * problem.batch
+    tiles = -(-max(problem.rows, problem.columns) // 64) * problem.batch
     return 32 * tiles < sms and problem.k * problem.itemsize > 1 << 17
 
 
 @functools.lru_cache(maxsize=4096)
 def choose(problem: MatmulProblem, sms: int) -> AnyConfig:
     """Return the configuration that is expected to be fastest."""
-    if problem.rows <= FEW_ROWS and problem.splittable and not _is_long(problem, sms):
-        return min(
-            swapped(problem),
-            key=lambda config: expected_nanoseconds(problem, config, sms),
-        )
-    return choose_from(CONFIGS, problem, sms)
+    config, time = choose_aligned(problem, sms)
+    for other in unaligned(problem):
+        expected = unaligned_nanoseconds(problem, other, sms)
+        if expected < time:
+            config, time = other, expected
+    return config
+
+
+def choose_aligned(problem: MatmulProblem, sms: int) -> tuple[AnyConfig, float]:
+    """Return the fastest configuration whose operands TMA loads, and nanoseconds with copies."""
+    copies = sum(_COPY + nbytes / _COPIED for nbytes in problem.copied)
+    if _is_narrow(problem) and not _is_long(problem, sms):
+        times = {c: expected_nanoseconds(problem, c, sms) for c in swapped(problem)}
+        few = min(times, key=lambda config: times[config])
+        return few, _NARROW + copies + times[few]
+    config = choose_from(CONFIGS, problem, sms)
+    return config, _ALIGNED + copies + expected_cycles(problem, config, sms) / 1.6
+
+
+def _is_narrow(problem: MatmulProblem) -> bool:
+    """Return whether a problem has so few rows or columns that no tile of `CONFIGS` fits them."""
+    if problem.rows <= FEW_ROWS or not problem.splittable:
+        return problem.splittable
+    long = problem.rows >= MANY_ROWS and problem.k * problem.itemsize >= LONG_K
+    return problem.columns <= FEW_COLUMNS and long
 
 
 def choose_tcgen05(problem: MatmulProblem, sms: int, scaled: bool = False) -> Tcgen05Config:

@@ -37,6 +37,7 @@ from numba_tma.kernels.matmul.plan import (
     MmaConfig,
     SwappedConfig,
     Tcgen05Config,
+    UnalignedConfig,
     check_config,
 )
 
@@ -88,9 +89,9 @@ def matmul(
         or one array has a single matrix, which is multiplied with all of the other. Both are bf16,
         both f16, both f32 (rounded to tf32), any mix of e4m3 and e5m2, any mix of i8 and u8, or in
         a block-scaled format. One of the last two axes is contiguous: ``w.T`` is multiplied without
-        a copy. Inputs whose base or row stride is not 16-byte aligned are copied first. Inputs of 8
-        or 32 bits that are not contiguous along K are transposed first, but for 8-bit floats on
-        Blackwell.
+        a copy. Inputs whose base or row stride is not 16-byte aligned are copied first, unless they
+        are f16 or bf16 and the product is small or narrow. Inputs of 8 or 32 bits that are not
+        contiguous along K are transposed first, but for 8-bit floats on Blackwell.
     out
         Device array (..., M, N) for the result, with a contiguous last axis, that does not overlap
         a or b; a new array if None.
@@ -124,9 +125,9 @@ def matmul(
     scale_dtype
         "ue8m0" or "ue4m3", where the scales of e2m1 are held as uint8.
     config
-        A `Config` or `SwappedConfig` on Hopper, a `Tcgen05Config` on Blackwell (compute capability
-        10.0, 10.3 and 11.0), and an `MmaConfig` on any GPU, which compute capability 12.x needs;
-        the one that is expected to be fastest if None.
+        A `Config`, `SwappedConfig` or `UnalignedConfig` on Hopper, a `Tcgen05Config` on Blackwell
+        (compute capability 10.0, 10.3 and 11.0), and an `MmaConfig` on any GPU, which compute
+        capability 12.x needs; the one that is expected to be fastest if None.
     tune
         Use the configuration that was measured to be fastest; ignored if `config` is given. The
         first call for a GPU, types, layouts and sizes compiles and measures all configurations,
@@ -175,7 +176,8 @@ def _matmul(
     config: AnyConfig | None,
     tunes: bool,
 ) -> Workspace:
-    check_config("matmul", config, Config, SwappedConfig, Tcgen05Config, MmaConfig)
+    kinds_of_config = (Config, SwappedConfig, UnalignedConfig, Tcgen05Config, MmaConfig)
+    check_config("matmul", config, *kinds_of_config)
     call = _call(arrays, numbers, kinds, out_dtype, activation)
     if call.scales is not None:
         from numba_tma.kernels.matmul.scales import check_scaled

@@ -215,7 +215,7 @@ def zero(sources, mma_row):  # type: ignore[no-untyped-def]
 
 def tile_write(plan: MatmulPlan | MmaPlan) -> DeviceFunction:
     """Return the function that rounds a fragment to the output's type and writes it."""
-    round_to_out = conversion(plan.out.name)
+    round_to_out, store_rows = conversion(plan.out.name), rows_store(plan)
     TILE = tma.Tile(plan.out_tile.shape[1:], plan.out, plan.out_tile.swizzle)
 
     @cuda.jit(device=True)
@@ -228,9 +228,48 @@ def tile_write(plan: MatmulPlan | MmaPlan) -> DeviceFunction:
 
     @cuda.jit(device=True)
     def store_by_threads(fragment, results, out, batch, top, left):  # type: ignore[no-untyped-def]
-        round_to_out(fragment).store_global(out[batch], top, left)
+        fragment = round_to_out(fragment)
+        stage = results.acquire()
+        fragment.store(stage.result.view(TILE), (0, 0))
+        results.commit()  # of no store; all threads have written their elements
+        store_rows(stage.result, out, batch, top, left)
 
     return store_by_tma if plan.addressable else store_by_threads
+
+
+def rows_store(plan: MatmulPlan | MmaPlan) -> DeviceFunction:
+    """Return the function with which threads copy an epilogue tile to an array that TMA cannot.
+
+    A warp copies a row at a time, neighbours beside each other, so that sectors are written whole.
+    It reads four rows before it writes one, so that it waits for shared memory once.
+    """
+    _, ROWS, COLUMNS = plan.out_tile.shape
+    kinds: dict[str, DeviceFunction] = {"f32": ptx.ld_shared_f32, "i32": ptx.ld_shared_u32}
+    load = kinds.get(plan.out.name, ptx.ld_shared_u16)
+
+    @cuda.jit(device=True)
+    def store_one(out, batch, row, column, element):  # type: ignore[no-untyped-def]
+        if row < out.shape[1] and column < out.shape[2]:
+            out[batch, row, column] = element
+
+    @cuda.jit(device=True)
+    def store(tile, out, batch, top, left):  # type: ignore[no-untyped-def]
+        warp, lane = np.uint32(ptx.tid_x() % 128 // 32), np.uint32(ptx.tid_x() % 32)
+        for i in range(ROWS // 16):
+            for j in range((COLUMNS + 31) // 32):
+                down, right = np.uint32(warp + 16 * i), np.uint32(lane + 32 * j)
+                row, column = np.uint32(top + down), np.uint32(left + right)
+                if right < COLUMNS:
+                    e0 = load(tile.address_of((0, down, right)))
+                    e1 = load(tile.address_of((0, down + 4, right)))
+                    e2 = load(tile.address_of((0, down + 8, right)))
+                    e3 = load(tile.address_of((0, down + 12, right)))
+                    store_one(out, batch, row, column, e0)
+                    store_one(out, batch, np.uint32(row + 4), column, e1)
+                    store_one(out, batch, np.uint32(row + 8), column, e2)
+                    store_one(out, batch, np.uint32(row + 12), column, e3)
+
+    return store
 
 
 def conversion(name: str) -> DeviceFunction:
@@ -315,7 +354,7 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
     """
     M, N, STAGE_K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
     A_MAJOR, B_MAJOR = plan.a_major, plan.b_major
-    PRODUCER, ACC = plan.roles.load, plan.accumulator.name
+    PRODUCER, ACC, ADDRESSABLE = plan.roles.load, plan.accumulator.name, plan.addressable
     MMA = plan.consumers[0]  # all consumer warpgroups have equal registers
     PIPE, SCHEDULER = operand_pipeline(plan), scheduler(plan)
     SOURCES = tma.TilePipeline(
@@ -328,6 +367,11 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
     store = tile_store(plan, plan.epilogue_tiles - 1)
 
     def matmul(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
+        if ptx.tid_x() == 0:  # the first copies would wait for their maps, small products with them
+            a.prefetch()
+            b.prefetch()
+            if ADDRESSABLE:
+                out.prefetch()
         sources: Any = 0
         if NUM_SOURCES:
             source_pipe = SOURCES.start(sync=False)  # PIPE.start() synchronises for both rings

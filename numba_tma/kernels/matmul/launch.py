@@ -27,16 +27,20 @@ from numba_tma.kernels.matmul.arguments import (
     MatrixBytes,
     ReductionExtents,
     Terms,
+    UnalignedMatrix,
 )
 from numba_tma.kernels.matmul.choice import MatmulProblem, choose, choose_mma, choose_tcgen05
 from numba_tma.kernels.matmul.operands import (
+    LINE,
     MN_MAJOR,
     Workspace,
     as_loadable,
     as_one,
     as_operand,
+    contiguous_axis,
     elements,
     is_one,
+    loadable_axis,
     map_source,
     padded,
 )
@@ -48,6 +52,7 @@ from numba_tma.kernels.matmul.plan import (
     SwappedConfig,
     SwappedPlan,
     Tcgen05Config,
+    UnalignedConfig,
     accumulator_of,
 )
 
@@ -59,6 +64,7 @@ _PAGES = "numba_tma.kernels.matmul."
 matmul_kernel = shipped(_PAGES + "kernel", "matmul_kernel")
 swapped_kernel = shipped(_PAGES + "swapped_kernel", "swapped_kernel")
 split_k_kernel = shipped(_PAGES + "epilogue", "split_k_kernel")
+unaligned_kernel = shipped(_PAGES + "unaligned_kernel", "unaligned_kernel")
 mma_kernel = shipped(_PAGES + "mma_kernel", "mma_kernel")
 tcgen05_kernel = shipped(_PAGES + "tcgen05_kernel", "tcgen05_kernel")
 tcgen05_pair_kernel = shipped(_PAGES + "tcgen05_pair_kernel", "tcgen05_pair_kernel")
@@ -100,9 +106,14 @@ class MatmulCall:
     def problem(self) -> MatmulProblem:
         """What the choice of a configuration depends on."""
         batch, rows, columns = self.out.shape
+        factors = self.a, self.b.transposed()
+        loaded = [loadable_axis(factor) for factor in factors]
         return MatmulProblem(
             *(rows, columns, self.a.shape[2], batch, self.a.itemsize, self.out.itemsize),
             splittable=accumulator_of(self.a.dtype).is_float,
+            split_lines=any(found and found[0].strides[1] % LINE for found in loaded),
+            copied=tuple(m.nbytes for m, found in zip(factors, loaded) if not found and m.size),
+            majors=(contiguous_axis(factors[0])[1], contiguous_axis(factors[1])[1]),
         )
 
     def __str__(self) -> str:
@@ -131,6 +142,9 @@ def run(call: MatmulCall, config: AnyConfig | None, stream: StreamLike) -> Works
     workspace: Workspace = []
     if config is None:
         config = _choice(call)
+    if isinstance(config, UnalignedConfig):
+        _multiply_unaligned(call, config, stream)
+        return workspace
     mn_major = _mn_major(config)
     a, a_major = as_operand(call.a, stream, workspace, mn_major)
     b, b_major = as_operand(call.b.transposed(), stream, workspace, mn_major)
@@ -306,13 +320,11 @@ def _multiply_swapped(
             "sums of integers are exact: use a Config"
         )
     out, residual, epilogue = call.out, call.residual, call.epilogue
-    if a_major == "MN":  # the narrowest swizzle spans 16 elements
-        config = dataclasses.replace(config, n=-(-config.n // 16) * 16)
     plan = SwappedPlan(
         operand_type(a), operand_type(b), a_major, b_major, out.dtype, config, epilogue
     )
     batch, rows, columns = out.shape
-    tiles = -(-rows // config.n), -(-columns // config.m)
+    tiles = -(-rows // plan.rows), -(-columns // plan.columns)
     extents = _extents(tiles, a, b, -(-call.a.shape[2] // plan.k), out)
     blocks = math.prod(tiles) * batch * config.cluster
     if config.cluster == 1:
@@ -324,11 +336,45 @@ def _multiply_swapped(
         stream,
         tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
         tensor_map(map_source(b, plan.b), plan.b_tile, dtype=plan.b),
-        _elements(out.transposed()),
+        _elements(out if config.first == "a" else out.transposed()),
         *(_bytes(m) for m in (out if epilogue.beta else None, residual)),
         extents,
         call.terms,
     )
+
+
+def _multiply_unaligned(call: MatmulCall, config: UnalignedConfig, stream: StreamLike) -> None:
+    """Launch the kernel that reads operands wherever their rows begin."""
+    from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
+
+    (a, a_major), (b, b_major) = map(contiguous_axis, (call.a, call.b.transposed()))
+    out, residual, epilogue = call.out, call.residual, call.epilogue
+    plan = UnalignedPlan(
+        operand_type(a), operand_type(b), a_major, b_major, out.dtype, config, epilogue
+    )
+    batch, rows, columns = out.shape
+    tiles = -(-rows // plan.rows), -(-columns // plan.columns)
+    blocks = math.prod(tiles) * batch * config.cluster
+    if config.cluster == 1:
+        blocks = min(blocks, sm_count() * plan.blocks)
+    launch(
+        unaligned_kernel(plan),
+        blocks,
+        plan.threads,
+        stream,
+        *map(_unaligned, (a, b)),
+        _elements(out if config.first == "a" else out.transposed()),
+        *(_bytes(m) for m in (out if epilogue.beta else None, residual)),
+        _extents(tiles, a, b, -(-call.a.shape[2] // plan.k), out),
+        call.terms,
+    )
+
+
+def _unaligned(operand: Array) -> UnalignedMatrix:
+    (batch, lines, columns), (each, line, _) = operand.shape, operand.strides
+    last = (batch - 1) * each + (lines - 1) * line + columns * operand.itemsize
+    end = operand.address + (last if operand.size else 0)
+    return UnalignedMatrix(operand.address, end, each * (batch > 1), line, lines, columns)
 
 
 # --------------------------------------------------------------------------------- split-K

@@ -28,11 +28,12 @@ from numba_tma.kernels.matmul.plan import (
     MmaConfig,
     SwappedConfig,
     Tcgen05Config,
+    UnalignedConfig,
 )
 
 RUNS, REPEATS = 10, 3  # launches per timing; timings, of which the best counts
 _CLASSES: dict[str, type[AnyConfig]] = {
-    c.__name__: c for c in (Config, SwappedConfig, Tcgen05Config, MmaConfig)
+    c.__name__: c for c in (Config, SwappedConfig, UnalignedConfig, Tcgen05Config, MmaConfig)
 }
 _MOST_BYTES = 64 << 20
 

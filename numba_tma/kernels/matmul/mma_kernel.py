@@ -58,6 +58,8 @@ from numba_tma.kernels.matmul.epilogue import (
 )
 from numba_tma.kernels.matmul.kernel import ALL_LANES, conversion, tile_write
 from numba_tma.kernels.matmul.mma_plan import MmaPlan
+from numba_tma.kernels.matmul.plan import SwappedPlan
+from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
 
 # ------------------------------------------------------------ multiply: by a consumer warpgroup
 
@@ -171,7 +173,7 @@ def nothing_stored(sums, results, sources, out, at, extents, terms):  # type: ig
     """Store nothing: there is no epilogue tile before the first."""
 
 
-def sum_epilogue(plan: MmaPlan) -> DeviceFunction:
+def sum_epilogue(plan: MmaPlan | SwappedPlan | UnalignedPlan) -> DeviceFunction:
     """Return the function that applies the epilogue to a fragment.
 
     Sources are pairs of `MatrixBytes`. Elements outside the matrix read those of the last row and

@@ -26,6 +26,8 @@ Kinds = tuple[DType | None, DType | None]  #: element types of a and b that `dty
 #: Types that the tensor cores of every GPU also read along M or N.
 MN_MAJOR = ("f16", "bf16")
 
+LINE = 128  #: bytes of a cache line: a row of a box that begins inside of one takes two
+
 
 def read_matrices(
     function: str, name: str, array: DeviceArray, dtype: DTypeLike | None = None
@@ -108,10 +110,13 @@ def map_source(matrices: Array, dtype: DType | None = None) -> Array:
 
 
 def padded(shape: tuple[int, ...], dtype: DType, workspace: Workspace) -> Array:
-    """Return new memory for (batch, rows, columns) that TMA loads, and stores with its padding."""
+    """Return new memory for (batch, rows, columns) that TMA loads, and stores with its padding.
+
+    Rows begin at cache lines, unless they are so short that padding would be much of the memory.
+    """
     *outer, columns = shape
     size = dtype.storage.itemsize
-    unit = CHUNK // size
+    unit = (LINE if columns * size > 8 * LINE else CHUNK) // size
     pitch = max(1, -(-columns // unit)) * unit
     memory = device_memory((*(max(1, n) for n in outer), pitch), np.dtype(f"u{size}"))
     workspace.append(memory)
@@ -143,6 +148,39 @@ def as_loadable(matrices: Array, stream: StreamLike, workspace: Workspace) -> Ar
     return copied
 
 
+def contiguous_axis(operand: Array) -> tuple[Array, str]:
+    """Return an operand (batch, rows, K) and "K", or it as (batch, K, rows) and "MN".
+
+    Its last axis is then contiguous.
+
+    Raises
+    ------
+    ValueError
+        If neither of its last two axes is.
+    """
+    if operand.has_contiguous_rows:
+        return operand, "K"
+    turned = operand.transposed()
+    if turned.has_contiguous_rows:
+        return turned, "MN"
+    raise operand.error(
+        f"has shape {operand.shape} and strides {operand.strides[1:]} B: one of its last two axes "
+        "must be contiguous; pass a contiguous copy"
+    )
+
+
+def loadable_axis(
+    operand: Array, mn_major: tuple[str, ...] = MN_MAJOR
+) -> tuple[Array, str] | None:
+    """Return what `as_operand` does for an operand that TMA loads as it lies; None for others."""
+    turned = operand.transposed()
+    if operand.is_loadable and operand.size:
+        return operand, "K"
+    if operand.dtype.name in mn_major and turned.is_loadable and operand.size:
+        return turned, "MN"
+    return None
+
+
 def as_operand(
     operand: Array,
     stream: StreamLike,
@@ -159,21 +197,12 @@ def as_operand(
     ValueError
         If neither of its last two axes is contiguous.
     """
-    turned = operand.transposed()
-    both = operand.dtype.name in mn_major
-    if operand.is_loadable and operand.size:
-        return operand, "K"
-    if both and turned.is_loadable and operand.size:
-        return turned, "MN"
-    if operand.has_contiguous_rows:
-        return as_loadable(operand, stream, workspace), "K"
-    if not turned.has_contiguous_rows:
-        raise operand.error(
-            f"has shape {operand.shape} and strides {operand.strides[1:]} B: one of its last two "
-            "axes must be contiguous; pass a contiguous copy"
-        )
-    if both:
-        return as_loadable(turned, stream, workspace), "MN"
+    as_it_lies = loadable_axis(operand, mn_major)
+    if as_it_lies is not None:
+        return as_it_lies
+    found, major = contiguous_axis(operand)
+    if major == "K" or operand.dtype.name in mn_major:
+        return as_loadable(found, stream, workspace), major
     target = padded(operand.shape, operand.dtype, workspace)
-    transpose(turned.as_bits(), out=target.as_bits(), stream=stream)
+    transpose(found.as_bits(), out=target.as_bits(), stream=stream)
     return target, "K"

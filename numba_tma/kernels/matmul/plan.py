@@ -1,9 +1,9 @@
 """Configurations of the matmul kernels, and the tiles, roles and stages that follow from them.
 
-A configuration (`Config`, `SwappedConfig`, `Tcgen05Config`, `MmaConfig`) is what a user may choose.
-A plan (`MatmulPlan`, `SwappedPlan`; `tcgen05_plan` and `mma_plan` have the others) adds types,
-layouts and epilogue, and is all that a kernel is compiled for. `choice` says which configuration is
-fast.
+A configuration (`Config`, `SwappedConfig`, `UnalignedConfig`, `Tcgen05Config`, `MmaConfig`) is what
+a user may choose. A plan (`MatmulPlan`, `SwappedPlan`; `unaligned_plan`, `tcgen05_plan` and
+`mma_plan` have the others) adds types, layouts and epilogue, and is all that a kernel is compiled
+for. `choice` says which configuration is fast.
 """
 
 from __future__ import annotations
@@ -77,21 +77,24 @@ class Config:
 
 @dataclass(frozen=True)
 class SwappedConfig:
-    """Tile shape, cluster and stages of a matmul with swapped operands (swap A/B), for few rows.
+    """Tile shape, cluster and stages of a matmul with few rows, or few columns.
 
-    b is the first operand of wgmma, so that `m` counts columns of the result and `n` rows.
+    b is the first operand of wgmma (swap A/B), so that `m` counts columns of the result and `n`
+    rows. For few columns a is the first operand, `m` counts rows and `n` columns.
     """
 
-    m: int = 64  #: columns of an output tile, 64 for each consumer warpgroup
-    n: int = 8  #: rows of an output tile, a multiple of 8
+    m: int = 64  #: extent of the first operand in a tile, 64 for each consumer warpgroup
+    n: int = 8  #: extent of the other operand, a multiple of 8
     cluster: int = 1  #: blocks per tile, each of which adds up a part of K
     blocks: int = 1  #: resident blocks per SM, which share its memory
     k: int = 256  #: bytes along K per stage
     stages: int = 16  #: pipeline stages at most; fewer if shared memory is full
+    first: Literal["a", "b"] = "b"  #: the first operand of wgmma
 
     def __post_init__(self) -> None:
         check_fields(
             self,
+            first=one_of("a", "b"),
             m=one_of(64, 128),
             n=whole(8, 128, step=8),
             cluster=one_of(1, 2, 4, 8),
@@ -169,7 +172,36 @@ class MmaConfig:
             )
 
 
-AnyConfig = Config | SwappedConfig | Tcgen05Config | MmaConfig
+#: Types whose operands an `UnalignedConfig` takes.
+UNALIGNED_TYPES = ("f16", "bf16")
+
+
+@dataclass(frozen=True)
+class UnalignedConfig:
+    """Tile shape, cluster and stages of a matmul whose operands threads load, wherever rows begin.
+
+    TMA cannot address rows that begin between two multiples of 16 B: other configurations copy
+    such operands first.
+    """
+
+    first: Literal["a", "b"] = "a"  #: the first operand of wgmma, as in `SwappedConfig`
+    n: int = 32  #: extent of the other operand in a tile, a multiple of 8; of the first it is 64
+    cluster: int = 1  #: blocks per tile, each of which adds up a part of K
+    k: int = 128  #: bytes along K per stage
+    stages: int = 4  #: pipeline stages at most; fewer if shared memory is full
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            first=one_of("a", "b"),
+            n=whole(8, 128, step=8),
+            cluster=one_of(1, 2, 4, 8),
+            k=one_of(128, 256, unit="bytes"),
+            stages=STAGES,
+        )
+
+
+AnyConfig = Config | SwappedConfig | Tcgen05Config | MmaConfig | UnalignedConfig
 
 
 def check_config(function: str, config: object, *kinds: type) -> None:
@@ -332,14 +364,29 @@ class SwappedPlan:
         return self.config.k // self.a.itemsize
 
     @property
+    def rows(self) -> int:
+        """Rows of an output tile."""
+        return self.config.m if self.config.first == "a" else narrow(self.config.n, self.a_major)
+
+    @property
+    def columns(self) -> int:
+        """Columns of an output tile."""
+        return self.config.m if self.config.first == "b" else narrow(self.config.n, self.b_major)
+
+    @property
+    def n(self) -> int:
+        """Columns of the accumulator."""
+        return self.columns if self.config.first == "a" else self.rows
+
+    @property
     def a_tile(self) -> Tile:
         """The tile of a in a stage: rows of the result."""
-        return operand_tile(self.config.n, self.k, self.a, self.a_major)
+        return operand_tile(self.rows, self.k, self.a, self.a_major)
 
     @property
     def b_tile(self) -> Tile:
         """The tile of b in a stage: columns of the result."""
-        return operand_tile(self.config.m, self.k, self.b, self.b_major)
+        return operand_tile(self.columns, self.k, self.b, self.b_major)
 
     @property
     def parts_tile(self) -> Tile:
@@ -347,7 +394,7 @@ class SwappedPlan:
 
         Rows are padded by 4 floats, so that a warp's accesses spread over all banks.
         """
-        return Tile((max(1, self.config.cluster - 1), self.config.n, self.config.m + 4), "f32")
+        return Tile((max(1, self.config.cluster - 1), self.n, self.config.m + 4), "f32")
 
     @property
     def stage_nbytes(self) -> int:
@@ -395,6 +442,22 @@ def consumer_roles(warpgroups: int) -> dict[str, Warpgroups]:
 def accumulator_of(operand: DType) -> DType:
     """Return the type in which the tensor cores add up products of this type."""
     return as_dtype("i32" if operand.name in ("i8", "u8") else "f32")
+
+
+def narrow(n: int, major: str) -> int:
+    """Return the extent of an operand that has to be `n` at least: whole swizzle spans along it.
+
+    The narrowest swizzle spans 16 elements.
+    """
+    return -(-n // 16) * 16 if major == "MN" else n
+
+
+def unaligned_extent(n: int, major: str) -> int:
+    """Return the extent of an operand that has to be `n` at least, and that threads load.
+
+    A line of a tile has a power of two of 16-byte chunks: along K 8 or 16, along M or N 2 or more.
+    """
+    return n if major == "K" else max(16, 1 << (n - 1).bit_length())
 
 
 def operand_tile(rows: int, k: int, dtype: DType, major: str, share: int = 0) -> Tile:

@@ -23,9 +23,17 @@ from numba_tma.kernels.matmul.choice import (
     expected_nanoseconds,
     swapped,
     tcgen05_candidates,
+    unaligned,
+    unaligned_nanoseconds,
     with_parts,
 )
-from numba_tma.kernels.matmul.plan import Config, MmaConfig, SwappedConfig, Tcgen05Config
+from numba_tma.kernels.matmul.plan import (
+    Config,
+    MmaConfig,
+    SwappedConfig,
+    Tcgen05Config,
+    UnalignedConfig,
+)
 from numba_tma.kernels.rows.plan import RowPlan
 
 SMS = 132
@@ -39,6 +47,7 @@ ENDS = {
              "out_stages": (1, 16)},
     ScaledConfig: {"n": (32, 192), "splits": (1, 4096), "group": (1, 65536), "stages": (2, 64)},
     SwappedConfig: {"n": (8, 128), "blocks": (1, 4), "stages": (2, 64)},
+    UnalignedConfig: {"n": (8, 128), "stages": (2, 64)},
     Tcgen05Config: {"n": (32, 256), "group": (1, 65536), "stages": (2, 64), "out_stages": (1, 4)},
     MmaConfig: {"n": (32, 128), "group": (1, 65536), "stages": (2, 64), "out_stages": (1, 4)},
     AttentionPlan: {"warpgroups": (1, 3), "block_k": (16, 256), "stages": (1, 64),
@@ -213,11 +222,83 @@ def test_what_is_tried_for_few_rows(rows, k):
     ]  # fmt: skip
 
 
+#: Operands of any alignment: microseconds on an H100, configurations, and the model's.
+UNALIGNED = [
+    ((1848, 19, 6839), "KK", UnalignedConfig("a", 24, 8), 28.6, 23.6),
+    ((112, 14269, 857), "MK", UnalignedConfig("b", 112), 42.6, 41.9),
+    ((16375, 64, 685), "MN", UnalignedConfig("a", 64), 24.0, 20.9),
+    ((283, 2699, 203), "MN", UnalignedConfig("b", 64), 12.0, 12.0),
+    ((257, 1192, 91), "KK", UnalignedConfig("b", 64, 2), 10.1, 10.0),
+    ((1, 10377, 1161), "MN", UnalignedConfig("b", 8, k=256), 24.3, 22.4),
+    ((2571, 320, 4544), "MN", UnalignedConfig("a", 64), 77.4, 96.5),
+]
+
+
+def odd_problem(extents, layout):
+    """Return a problem of two operands that TMA cannot address."""
+    majors = tuple("K" if axis == "K" else "MN" for axis in layout)
+    copied = tuple(2 * n * extents[2] for n in extents[:2])
+    return MatmulProblem(*extents, copied=copied, majors=majors)
+
+
+@pytest.mark.parametrize(("extents", "layout", "config", "measured", "expected"), UNALIGNED)
+def test_the_model_of_unaligned_operands(extents, layout, config, measured, expected):
+    found = unaligned_nanoseconds(odd_problem(extents, layout), config, SMS) / 1000
+    assert found == pytest.approx(expected, abs=0.1)
+    assert 0.7 < found / measured < 1.3
+
+
+def test_what_is_tried_for_unaligned_operands():
+    """As few tiles as the narrow side has, a tile of 256 B along K where a has few chunks."""
+    problem = odd_problem((5, 4001, 1001), "MN")
+    found = [config for config in unaligned(problem) if config.first == "b"]
+    assert {(c.n, c.cluster, c.k) for c in found} == {
+        (8, cluster, k) for cluster in (1, 2, 4, 8) for k in (128, 256)
+    }
+    assert {c.k for c in unaligned(odd_problem((5, 4001, 1001), "KK"))} == {128}
+    wide = {c.n for c in unaligned(odd_problem((300, 5000, 1001), "KK")) if c.first == "b"}
+    assert wide == {32, 64, 80, 104}
+    for other in (
+        replace(problem, copied=()),
+        replace(problem, splittable=False),
+        replace(problem, itemsize=4),
+    ):
+        assert not list(unaligned(other))
+
+
+def test_large_unaligned_products_are_copied():
+    """Of which the tensor cores load each tile many times."""
+    large, narrow = odd_problem((4001, 4001, 4001), "KK"), odd_problem((4001, 20, 4001), "KK")
+    assert isinstance(choose(large, SMS), Config)
+    assert isinstance(choose(narrow, SMS), UnalignedConfig)
+    assert not isinstance(choose(replace(narrow, copied=()), SMS), UnalignedConfig)
+
+
+def test_few_columns_have_the_kernel_of_few_rows():
+    few = choose(MatmulProblem(12768, 40, 1152), SMS)
+    assert isinstance(few, SwappedConfig) and (few.first, few.n) == ("a", 40)
+    for extents in ((12768, 65, 1152), (1023, 40, 1152), (12768, 40, 511)):
+        assert isinstance(choose(MatmulProblem(*extents), SMS), Config), extents
+    assert isinstance(choose(MatmulProblem(12768, 40, 1152, splittable=False), SMS), Config)
+
+
+def test_lines_that_are_split_take_longer():
+    """Rows of 9,584 B begin inside of cache lines: L2 was the limit, at 114 us on an H100."""
+    problem = MatmulProblem(6848, 576, 4792)
+    split = replace(problem, split_lines=True)
+    config = Config(128, 160, group=14)
+    whole, found = (expected_cycles(p, config, SMS) / 1600 for p in (problem, split))
+    assert whole < 85 and 105 < found < 125
+    assert choose(split, SMS) == Config(128, 192, 2, group=14)
+
+
 def test_what_is_tuned():
     few, many = MatmulProblem(64, 512, 4096), MatmulProblem(65, 512, 4096)
     parts = [list(with_parts(CONFIGS, problem, SMS)) for problem in (few, many)]
     assert list(candidates(few, SMS)) == [*parts[0], *swapped(few)]
     assert list(candidates(many, SMS)) == parts[1]
+    odd = replace(many, copied=(1,))
+    assert list(candidates(odd, SMS)) == [*parts[1], *unaligned(odd)]
     static = [Tcgen05Config(256, cta_group=n, scheduler="static") for n in (2, 1)]
     pairs = [Tcgen05Config(n, cta_group=2) for n in SCALED_WIDTHS]
     for given, widths in {(): TCGEN05_WIDTHS, (True,): SCALED_WIDTHS}.items():

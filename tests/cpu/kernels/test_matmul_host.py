@@ -41,6 +41,7 @@ from numba_tma.kernels.matmul.plan import (
     SwappedPlan,
     Tcgen05Config,
 )
+from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
 from tests.cpu.host.test_launcher import device_array
 
 BF16, E4M3 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
@@ -122,6 +123,9 @@ def launched(gpu, *arrays, **options):
     )
 
 
+COPYING = Config(128, 128)  # whose operands TMA loads
+
+
 def pair(m, n, k, layout="TN", dtype=BF16):
     a = Array(1, (m, k), dtype) if layout[0] == "T" else Array(1, (k, m), dtype).T
     return a, Array(2, (n, k), dtype).T if layout[1] == "N" else Array(2, (k, n), dtype)
@@ -178,21 +182,43 @@ def test_a_pair_whose_halves_of_b_are_narrow_transposes_8_bits(gpu, monkeypatch)
 
 def test_what_tma_cannot_address_is_copied_first(gpu):
     a, b = pair(256, 512, 100)  # rows of 200 B
-    done = launched(gpu, a, b, Array(3, (256, 512)))
+    done = launched(gpu, a, b, Array(3, (256, 512)), config=COPYING)
     assert done.before == ["copy_units"] * 2
     view, _, _ = done.a
     assert view.shape == (1, 256, 100) and view.strides[1] == 208  # zeros come from behind 100
     assert [m.shape for m in gpu.memory] == [(1, 256, 104), (1, 512, 104)]
     b, out = Array(2, (100, 512)), Array(3, (256, 512))
     for a in (Array(1, (256, 100), start=2), Array(1, (256, 100), strides=(202, 2))):
-        assert launched(gpu, a, b, out).before == ["copy_units"]
+        assert launched(gpu, a, b, out, config=COPYING).before == ["copy_units"]
     assert launched(gpu, Array(1, (256, 100), strides=(208, 2)), b, out).before == []
+
+
+def test_long_rows_are_copied_to_whole_cache_lines(gpu):
+    """A row of a box that begins inside of a line takes two; short rows would mostly be padding."""
+    for k, pitch in ((511, 1024), (513, 1152), (5000, 10112), (91, 192)):
+        a, b = Array(1, (256, k), strides=(2 * k + 2, 2)), Array(2, (k, 512))
+        view, _, _ = launched(gpu, a, b, Array(3, (256, 512)), config=COPYING).a
+        assert view.strides[1] == pitch, k
+
+
+def test_operands_that_would_be_copied_are_loaded_by_threads_if_that_is_faster(gpu, monkeypatch):
+    """Narrow products are; large ones are copied, since they load their tiles many times."""
+    monkeypatch.setattr(_matmul_launch, "unaligned_kernel", lambda plan: plan)
+    for m, n, k, first in ((5, 4001, 1001, "b"), (4001, 19, 1001, "a"), (4001, 3999, 4003, None)):
+        gpu.launches.clear()
+        matmul(*pair(m, n, k), Array(3, (m, n)))
+        plan, *_ = gpu.launches[-1]
+        assert isinstance(plan, UnalignedPlan) == (first is not None)
+        assert first is None or (len(gpu.launches), plan.config.first) == (1, first)
+    gpu.launches.clear()
+    matmul(*pair(5, 4001, 1001, dtype=np.dtype(np.float32)), Array(3, (5, 4001), np.float32))
+    assert len(gpu.launches) == 3  # two copies
 
 
 def test_copies_are_made_again_at_each_call(gpu):
     a, b, out = *pair(256, 512, 100), Array(3, (256, 512))
     for _ in range(3):
-        matmul(a, b, out)
+        matmul(a, b, out, config=COPYING)
     assert len(gpu.launches) == 9 and len(gpu.memory) == 2
     assert gpu.launches[:3] == gpu.launches[3:6] == gpu.launches[6:]
 
@@ -411,7 +437,7 @@ def test_configurations_that_do_not_work(options, message):
 def test_configurations_of_another_kind(gpu, config):
     arrays = Array(1, (8, 8)), Array(2, (8, 8)), Array(3, (8, 8))
     with pytest.raises(
-        TypeError, match=r"matmul\(\): config is .*; it is a Config or SwappedConfig or Tcgen05"
+        TypeError, match=r"matmul\(\): config is .*; it is a Config or SwappedConfig or Unaligned"
     ):
         matmul(*arrays, config=config)
 

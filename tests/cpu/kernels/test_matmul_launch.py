@@ -6,7 +6,14 @@ import pytest
 
 from numba_tma.host.arrays import Array as Read
 from numba_tma.kernels._host.device import resident_clusters
-from numba_tma.kernels.matmul import Config, MmaConfig, SwappedConfig, Tcgen05Config, matmul
+from numba_tma.kernels.matmul import (
+    Config,
+    MmaConfig,
+    SwappedConfig,
+    Tcgen05Config,
+    UnalignedConfig,
+    matmul,
+)
 from numba_tma.kernels.matmul import launch as module
 from numba_tma.kernels.matmul.arguments import MatmulExtents
 from tests.cpu.kernels.test_matmul_host import Array, gpu  # noqa: F401 (a fixture)
@@ -21,6 +28,10 @@ CONFIGURED = [
     SwappedConfig(64, 16),
     SwappedConfig(128, 8, 4),
     SwappedConfig(64, 24, blocks=2),
+    SwappedConfig(128, 32, 2, first="a"),
+    SwappedConfig(64, 16, blocks=2, first="a"),
+    UnalignedConfig("a", 24),
+    UnalignedConfig("b", 40, cluster=4),
     Tcgen05Config(64),
     Tcgen05Config(128, cta_group=2),
     Tcgen05Config(32, scheduler="static"),
@@ -34,7 +45,7 @@ BATCHES = [((), ()), ((3,), (3,)), ((3,), ()), ((), (2,))]
 @pytest.fixture(autouse=True)
 def plans(monkeypatch):
     """Let each kernel be its plan."""
-    for name in ("tcgen05_kernel", "tcgen05_pair_kernel", "mma_kernel"):
+    for name in ("tcgen05_kernel", "tcgen05_pair_kernel", "mma_kernel", "unaligned_kernel"):
         monkeypatch.setattr(module, name, lambda plan, name=name: (name, plan))
     monkeypatch.setattr("numba_tma.kernels._host.device.sm_count", lambda: SMS)
 
@@ -50,8 +61,10 @@ def launched(gpu, *arrays, **options):  # noqa: F811
 
 def tile_of(config):
     """Return rows and columns of an output tile of a block, or of a pair."""
-    if isinstance(config, SwappedConfig):
-        return config.n, config.m
+    if isinstance(config, SwappedConfig | UnalignedConfig):
+        wide = getattr(config, "m", 64)
+        n = -(-config.n // 16) * 16 if config.first == "a" else config.n  # b lies along N
+        return (wide, n) if config.first == "a" else (n, wide)
     return (128 * config.cta_group if isinstance(config, Tcgen05Config) else config.m), config.n
 
 
@@ -60,9 +73,9 @@ def blocks_for(config, rows, columns, batch):
     height, width = tile_of(config)
     tiles = [math.ceil(rows / height), math.ceil(columns / width)]
     match config:
-        case SwappedConfig(cluster=1):
-            return min(math.prod(tiles) * batch, SMS * config.blocks)
-        case SwappedConfig():
+        case SwappedConfig(cluster=1) | UnalignedConfig(cluster=1):
+            return min(math.prod(tiles) * batch, SMS * getattr(config, "blocks", 2))
+        case SwappedConfig() | UnalignedConfig():
             return math.prod(tiles) * batch * config.cluster
         case Tcgen05Config(scheduler="launch_control"):
             return math.prod(tiles) * batch * config.cta_group
@@ -104,7 +117,7 @@ def test_few_rows_that_lie_along_m_are_whole_swizzle_spans(gpu):  # noqa: F811
     for n, whole in ((8, 16), (16, 16), (24, 32), (128, 128)):
         a, b = Array(1, (96, n)).T, Array(2, (96, 200))
         plan, *_ = launched(gpu, a, b, Array(3, (n, 200)), config=SwappedConfig(64, n))
-        assert (plan.a_major, plan.config.n) == ("MN", whole)
+        assert (plan.a_major, plan.rows, plan.n) == ("MN", whole, whole)
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,10 @@ from numba_tma.kernels.matmul.plan import (
     SwappedConfig,
     SwappedPlan,
     Tcgen05Config,
+    UnalignedConfig,
 )
 from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
+from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
 from numba_tma.kernels.pointwise.plan import PointwisePlan
 from numba_tma.kernels.pointwise.plan import plan_for as pointwise_plan_for
 from numba_tma.kernels.rows.backward import plan_for as backward_rows_plan_for
@@ -59,7 +61,9 @@ FIELDS = [
                         "out_bytes": {32, 64, 128}}),
     (ScaledConfig, {"m": 256}, {"n": range(32, 129, 32)}),
     (SwappedConfig, {}, {"m": {64, 128}, "n": range(8, 129, 8), "cluster": POWERS_TO_8,
-                         "k": {128, 256, 512}}),
+                         "k": {128, 256, 512}, "first": {"a", "b"}}),
+    (UnalignedConfig, {}, {"n": range(8, 129, 8), "cluster": POWERS_TO_8, "k": {128, 256},
+                           "first": {"a", "b"}}),
     (Tcgen05Config, {}, {"n": range(32, 257, 32), "cta_group": {1, 2},
                          "scheduler": {"launch_control", "static"}}),
     (MmaConfig, {"n": 32}, {"m": {64, 128, 256}, "k": {64, 128}, "out_bytes": {32, 64, 128},
@@ -157,7 +161,8 @@ def test_threads_share_blocks_equally(threads):
 DEFAULTS = {
     Config: (128, 256, 1, 1, 128, 16, 8, 128, 2),
     ScaledConfig: (128, 128, 1, 1, 128, 16, 8, 128, 2),
-    SwappedConfig: (64, 8, 1, 1, 256, 16),
+    SwappedConfig: (64, 8, 1, 1, 256, 16, "b"),
+    UnalignedConfig: ("a", 32, 1, 128, 4),
     Tcgen05Config: (256, 16, 8, 2, 1, "launch_control"),
     MmaConfig: (128, 128, 2, 64, 16, 8, 128, 1),
     AttentionPlan: (2, 128, 2, 1, True, 1, 1, 1),
@@ -168,13 +173,14 @@ DEFAULTS = {
     CopyPlan: (2048, 32, "tma"),
     TransposePlan: (2, 2, 128, 256, "tma"),
     PointwisePlan: (128, 4096, 4, 1, "registers"),
-    MatmulProblem: (1, 2, 2, True),
+    MatmulProblem: (1, 2, 2, True, False, (), ("K", "K")),
     MatmulPlan: (Epilogue(), True),
     MmaPlan: (Epilogue(), True),
     Tcgen05Plan: (Epilogue(), True, False),
     Tcgen05ScaledPlan: (Epilogue(), True, False),
     ScaledPlan: (Epilogue(), True),
     SwappedPlan: (Epilogue(),),
+    UnalignedPlan: (Epilogue(),),
     Epilogue: (False, False, False, False, None, None, False),
     AttentionProblem: (*[False] * 7, None, False, False, False),
     MatmulCall: (None,),

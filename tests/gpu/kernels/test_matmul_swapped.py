@@ -28,6 +28,8 @@ CONFIGS = {
     "two warpgroups, four blocks": SwappedConfig(128, 16, 4, k=128),
     "long stages": SwappedConfig(64, 16, k=512),
     "most rows": SwappedConfig(128, 128, 2, k=128),
+    "few columns": SwappedConfig(64, 40, 2, first="a"),
+    "two warpgroups, few columns": SwappedConfig(128, 32, blocks=2, k=128, first="a"),
 }
 SHAPES = (
     *((1, 1, 1), (1, 8, 16), (1, 6144, 4096), (5, 1000, 1003), (8, 131, 65), (16, 4096, 520)),

@@ -167,6 +167,7 @@ PLANS = {
     BackwardPlan: (),
     matmuls.Config: (),
     matmuls.SwappedConfig: (),
+    matmuls.UnalignedConfig: (),
     matmuls.Tcgen05Config: (),
     matmuls.MmaConfig: (),
     matmuls.ScaledConfig: (),

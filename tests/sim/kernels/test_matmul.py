@@ -198,6 +198,18 @@ def test_views():
     assert (target[outside] == 7).all()
 
 
+@pytest.mark.parametrize("out", quick([np.float32], [BF16, np.float32]))
+@pytest.mark.parametrize("out_bytes", quick([32], [32, 128]))
+def test_rows_that_tma_cannot_store(out, out_bytes):
+    """Threads copy epilogue tiles, which may be narrower than a warp, and nothing beside them."""
+    a, b = factors(67, 41, 72)
+    memory = np.full((70, 47), 7, out)
+    config = Config(64, 64, stages=2, out_bytes=out_bytes)
+    check(a, b, out=memory[2:69, 3:44], config=config)
+    memory[2:69, 3:44] = 7
+    assert (memory == 7).all()
+
+
 def test_bits_of_another_type():
     a, b = factors(64, 64, 64)
     got = matmul(a.view(np.uint16), b.T.view(np.uint16).T, config=ONE, dtype="bf16")

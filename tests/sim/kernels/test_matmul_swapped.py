@@ -37,6 +37,23 @@ def test_shapes(shape, config):
     check(*factors(m, n, k), config=config)
 
 
+COLUMNS = SwappedConfig(64, 24, cluster=2, k=128, stages=2, first="a")
+COLUMNS_OF_TWO = SwappedConfig(128, 40, k=128, stages=2, first="a")
+
+
+@pytest.mark.parametrize("layout", quick(["NT"], ["TN", "TT", "NN", "NT"]))
+@pytest.mark.parametrize("config", quick([COLUMNS], [COLUMNS, COLUMNS_OF_TWO]))
+def test_few_columns(config, layout):
+    """a is the first operand of wgmma, and nothing is transposed."""
+    check(*factors(130, 24, 136, layout=layout), config=config)
+
+
+@pytest.mark.slow
+def test_everything_at_once_for_few_columns():
+    check_everything_at_once(140, 35, 136, COLUMNS_OF_TWO)
+    check_everything_at_once(70, 24, 136, COLUMNS)
+
+
 def test_writes_nothing_else():
     memory = np.full((9, 80), 7, BF16)
     a, b = factors(3, 70, 72)
