@@ -231,7 +231,7 @@ PAIR = [
     of_a_pair(
         "a commit to blocks outside the cluster",
         [(RELEASE_BOTH, RELEASE_BOTH.replace("3", "12"))],
-        "BadOperand", "the cluster has the blocks 0 to 1",
+        "BadOperand", "the cluster, which has the blocks 0 to 1",
     ),
     of_a_pair(
         "a mask of lanes for one block",
