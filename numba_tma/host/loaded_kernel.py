@@ -62,8 +62,8 @@ class LoadedKernel:
     ) -> Callable[[], tuple[Any]]:
         """Return a launch, which returns the driver's error and reads `parameters` each time.
 
-        One that is bound `here` is for the current context alone: the driver needs not look up what
-        the kernel is there, and a launch costs the host 1 us less.
+        A launch that is bound `here` works in the current context alone. It costs the host less,
+        because the driver need not look up the kernel's function in the context.
         """
         driver, function = _driver(), self._function
         if here:

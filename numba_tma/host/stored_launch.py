@@ -139,7 +139,7 @@ class StoredLauncher:
         return self._bound(arguments, here=False)
 
     def bind_here(self, *arguments: Any) -> Callable[[], None]:
-        """Return the same for the current context alone, which is faster."""
+        """Return such a function for the current context alone; a launch costs the host less."""
         return self._bound(arguments, here=True)
 
     def _bound(self, arguments: tuple[Any, ...], *, here: bool) -> Callable[[], None]:

@@ -14,7 +14,7 @@ MISSED = [
     "TilePipeline, filled_by='threads': A stage is filled in part",
     "OutputTilePipeline: A stage is filled in part",
 ]
-#: The device may end these launches with an error, of some runs before the log shows what is wrong.
+#: The device may end these launches with an error, sometimes before the log shows what is wrong.
 CRASHED = [
     "TilePipeline, multicast: A block of a cluster ends before its peers",
     "TilePipeline, filled_by='cp_async': A stage is filled before it is empty",
