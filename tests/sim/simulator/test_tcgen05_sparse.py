@@ -7,7 +7,8 @@ import pytest
 
 from numba_tma import ptx
 from numba_tma import simulator as sim
-from numba_tma.simulator.tcgen05_sparse import metadata_lanes, read_codes
+from numba_tma.simulator.tcgen05_operands import BITS as STORED_BITS
+from numba_tma.simulator.tcgen05_sparse import check_sparse, metadata_lanes, read_codes
 from numba_tma.simulator.tensor_memory_instructions import _cells
 from tests.kernels.tensor_products import (
     BITS,
@@ -266,6 +267,25 @@ def test_the_call_of_the_mistakes_is_right():
 def test_mistakes(given, error, text):
     with pytest.raises(error, match=text):
         issue(**given)
+
+
+@pytest.mark.parametrize("layout", "ABCDEFG")
+def test_where_metadata_may_lie(layout):
+    if layout not in "ADEG":
+        with pytest.raises(NotImplementedError, match=f"^it: .* in layout {layout} are not simul"):
+            check_sparse("it", layout, "f16", 0, 0)
+        return
+    for name, bits in STORED_BITS.items():
+        for selector in range(3):
+            if selector < (2 if bits > 8 else 1):
+                check_sparse("it", layout, name, 6, selector)
+            else:
+                with pytest.raises(sim.BadOperand, match=f"selector is {selector}; of {name} it"):
+                    check_sparse("it", layout, name, 6, selector)
+    for lane, column in ((0, 1), (1, 0), (32, 2)):
+        where = f"begin at lane {lane} and column {column}; they"
+        with pytest.raises(sim.TensorMemoryMisuse, match=where):
+            check_sparse("it", layout, "f16", lane << 16 | column, 0)
 
 
 @pytest.mark.parametrize(
