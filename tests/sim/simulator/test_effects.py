@@ -205,7 +205,7 @@ OTHERS = [
     (sim.fence_proxy_tensormap_release, Effects()),
     (sim.tcgen05_fence_before_thread_sync, Effects()),
     (sim.tcgen05_fence_after_thread_sync, Effects()), (sim.wgmma_fence, Effects(0)),
-    (lambda: sim.shared_write(TILE, np.zeros(32, np.float32)), Effects(0, 0, 1, accesses={WRITTEN})),
+    (lambda: sim.shared_write(TILE, np.zeros(128, np.uint8)), Effects(0, 0, 1, accesses={WRITTEN})),
     (lambda: sim.shared_write_pieces(TILE + 16 * np.arange(8), np.zeros((8, 4), np.float32)),
      Effects(0, 0, 1, accesses={(16 * i, 16 * i + 16, True) for i in range(8)})),
     (lambda: sim.shared_read(TILE, np.dtype(np.float32), 32), Effects(0, accesses={READ}), filled),
@@ -227,8 +227,6 @@ OTHERS = [
 def test_what_an_instruction_leaves(cases):
     for number, (call, expected, *before) in enumerate(cases):
         assert effects_of(call, before) == expected, number
-
-
 
 
 #: Calls that do nothing to the block, some of them with operands that a kernel may not give.

@@ -93,7 +93,8 @@ OF_KERNELS = {
 ACCEPTED = [
     "pass", "return", "return None", "y = (1, 2)", "a, b = x", "y = [1, 2]", "y = [n]",
     "y = n % 3", "y = 'a'", "y = x.shape", "x[0] = 1", "y = x\n    y[0] = 1", "PAIR[0]",
-    "ARRAY = x\n    ARRAY[0] = 1", "y = ARRAY[0]", "y = PAIR", "y = TILES", "sorted = n\n    sorted",
+    "ARRAY = x\n    ARRAY[0] = 1", "y = ARRAY[0]", "y = PAIR", "y = TILES",
+    "sorted = n\n    y = sorted",
     "y = len(x)", "y = device(n)", "y = math.sin(1.0)", "y = np.sin(1.0)", "y = np.float32(1)",
     "y = time", "y = Color.RED", "y = RED", "y = Mine", "y = TYPED", "y = METHODS", "y = F16",
     "y = BF16", "y = unknown", "y = time.unknown", "y = n.unknown", "if n.is_producer(): pass",
