@@ -24,6 +24,7 @@ from numba_tma.simulator.protocol import (
     Meet,
     Span,
     Transfer,
+    Unmodelled,
     Wait,
     recorded_protocol,
 )
@@ -56,11 +57,10 @@ class Effects:
     accesses: frozenset = frozenset()
 
 
-def effects_of(call, before):
-    """Return the effects of a call in a block of one thread, after other calls."""
+def effects_of(call, before, blocks=1):
+    """Return the effects of a call in the first block of one thread, after other calls of all."""
     found = []
 
-    @cuda.jit
     def kernel():
         sim.allocate_shared("tile", 1024, 128)
         sim.allocate_shared("barrier", 16, 8)
@@ -69,6 +69,11 @@ def effects_of(call, before):
         scheduler._landing_rate = 0  # copies land while the thread waits
         for each in before:
             each()
+        if blocks > 1:
+            sim.barrier_cluster_arrive("release")
+            sim.barrier_cluster_wait("acquire")
+            if sim.cluster_rank() > 0:
+                return
         log.touches[-1].clear()
         was = scheduler.step, scheduler._events, scheduler._writes
         operations, traced = len(log.operations), len(events)
@@ -85,8 +90,9 @@ def effects_of(call, before):
         )
         raise Done
 
+    kernel = cuda.jit(tma.cluster(blocks)(kernel) if blocks > 1 else kernel)
     with sim.record(), recorded_protocol(), pytest.raises(Done):
-        kernel[1, 1]()
+        kernel[blocks, 1]()
     return found[0]
 
 
@@ -197,6 +203,49 @@ COPIES = [
     (lambda: sim.cp_async_mbarrier_arrive_noinc(BAR),
      Effects(operations=(ArriveAfterCopies(PLACE, 1, False),)), init(), copy),
 ]  # fmt: skip
+
+
+def copies(*before, block=0):
+    """Return what a copy from shared memory to a block's leaves."""
+    into, source = Span(block, TILE, TILE + 128), Span(0, TILE + 512, TILE + 640)
+    issued = Issue((Transfer(FIRST, into, (block, BAR), 128, source),))
+    read = {(512, 640, False)}
+    return Effects(1, 0, 0, (*before, issued), (("issue", NAME, 128),), read)
+
+
+def to_block(address, rank=1):
+    return sim.mapa(address, rank)
+
+
+def filled_source():
+    sim.shared_write(TILE, np.zeros(1024, np.uint8))
+    sim.fence_proxy_async()
+
+
+REDUCES = Unmodelled("cp_reduce_async_bulk_cluster")
+WORD = Issue((Transfer(FIRST, Span(1, TILE, TILE + 4), (1, BAR), 4, None),))
+OF_PAIRS = [
+    (lambda: sim.cp_async_bulk_copy_cluster(to_block(TILE), TILE + 512, 128, to_block(BAR)),
+     copies(block=1), init(), filled_source),
+    (lambda: sim.cp_async_bulk_copy_cluster(TILE, TILE + 512, 128, BAR), copies(), init(),
+     filled_source),
+    (lambda: sim.cp_reduce_async_bulk_cluster(
+        to_block(TILE), TILE + 512, 128, to_block(BAR), "add.u32"),
+     copies(REDUCES, block=1), init(), filled_source),
+    (lambda: sim.st_async(to_block(TILE), np.uint32(1), to_block(BAR)),
+     Effects(1, 0, 0, (WORD,), (("issue", NAME, 4),)), init()),
+    (lambda: sim.red_async(to_block(TILE), np.uint32(1), to_block(BAR), "add"),
+     Effects(1, 0, 0, (Unmodelled("red_async add"), WORD), (("issue", NAME, 4),)), init(),
+     filled_source),
+    (lambda: sim.shared_cluster_write(to_block(TILE), np.uint32(1)),
+     Effects(1, 0, 1, accesses={(0, 4, True)}), init()),
+    (lambda: sim.shared_cluster_read(to_block(TILE), np.dtype(np.uint32)),
+     Effects(1, accesses={(0, 4, False)}), init(), filled_source),
+    (lambda: sim.shared_cluster_reduce(to_block(TILE), np.uint32(1), "add"),
+     Effects(1, 0, 1, accesses={(0, 4, False), (0, 4, True)}), init(), filled_source),
+    (lambda: sim.mbarrier_arrive_remote(to_block(BAR)),
+     Effects(1, 1, 0, (Arrive((1, BAR), 1, None, False, False),), (("arrive", NAME, 0),)), init()),
+]  # fmt: skip
 CLUSTER = "barrier.cluster of blocks (0, 0, 0) to (0, 0, 0)"
 OTHERS = [
     (sim.fence_mbarrier_init, Effects()), (sim.fence_proxy_async, Effects()),
@@ -223,10 +272,13 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("cases", [BARRIERS, COPIES, OTHERS], ids=["barriers", "copies", "others"])
-def test_what_an_instruction_leaves(cases):
-    for number, (call, expected, *before) in enumerate(cases):
-        assert effects_of(call, before) == expected, number
+CASES = {"barriers": BARRIERS, "copies": COPIES, "of pairs": OF_PAIRS, "others": OTHERS}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_an_instruction_leaves(name):
+    for number, (call, expected, *before) in enumerate(CASES[name]):
+        assert effects_of(call, before, 1 + (name == "of pairs")) == expected, number
 
 
 #: Calls that do nothing to the block, some of them with operands that a kernel may not give.
