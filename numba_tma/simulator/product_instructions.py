@@ -61,10 +61,6 @@ def wgmma(call: ProductCall, accumulator: Array, a: Array | None) -> tuple[Array
     thread = current()
     group, first = thread.warp // _WARPS, thread.warp // _WARPS * _WARPS
     name = f"wgmma of warpgroup {group}, warps {first} to {first + _WARPS - 1},"
-    if len(thread.cta.threads) < (first + _WARPS) * WARP_SIZE:
-        raise BadOperand(
-            f"{name} but the block has {len(thread.cta.threads)} threads: {_ALL_OF_IT}"
-        )
     meeting = thread.cta.warpgroup_meeting(thread, "wgmma", (call, accumulator, a))
     product: PendingProduct = meeting.once(lambda: _start(thread.cta, name, meeting.values))
     thread.products.open.append(product)

@@ -124,3 +124,14 @@ def test_an_edit_in_place_is_released():
     _, maps, y = arrays()
     with pytest.raises(sim.MissingFence, match="has not published the edit"):
         in_place[1, 32](maps, y.ctypes.data, False)
+
+
+@cuda.jit
+def edit_alone(template, maps, y):
+    tma.edit_map(maps[0], template, tma.shared_tile(tma.DESCRIPTOR), y)
+
+
+def test_a_warp_edits_a_map_once():
+    template, maps, y = arrays()
+    edit_alone[1, 32](template, maps, y)
+    assert maps.maps[0].edits == 1
