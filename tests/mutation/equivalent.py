@@ -7,6 +7,9 @@ from pathlib import Path
 
 from tests.mutation.sites import Mutation
 
+#: Modules of the simulator whose frozen classes have slots.
+_WITH_SLOTS = ("components", "memory", "protocol", "trace")
+
 #: (path, the line with the mutation) to the reason.
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
@@ -128,8 +131,17 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/simulator/kernel_code.py",
         'given = [k.value for k in node.keywords if k.arg == "step"] or node.args[2:4]',
     ): "A range has three arguments at most.",
-    ("numba_tma/simulator/protocol.py", "@dataclass(frozen=True, slots=False)"): (
-        "A frozen operation gets no other attributes, and nothing asks how it keeps its own."
+    **{
+        (f"numba_tma/{path}.py", "@dataclass(frozen=True, slots=False)"): (
+            "A frozen object gets no other attributes, and nothing asks how it keeps its own."
+        )
+        for path in ("host/pixel_box", *(f"simulator/{name}" for name in _WITH_SLOTS))
+    },
+    ("numba_tma/simulator/mbarrier.py", "@dataclass(slots=False)"): (
+        "A barrier gets no other attributes, and nothing asks how it keeps its own."
+    ),
+    ("numba_tma/simulator/compiling.py", "asked = ship(target, types)"): (
+        "A key is as good in any order of its parts."
     ),
     (
         "numba_tma/simulator/races.py",

@@ -41,6 +41,7 @@ from numba_tma.simulator.protocol import (
     Unmodelled,
     Wait,
 )
+from numba_tma.simulator.report import operation_in_words
 from numba_tma.simulator.state_space import StateSpace
 
 BAR, OTHER = (0, BASE + 256), (0, BASE + 264)
@@ -307,3 +308,35 @@ def test_the_waits_up_to_a_meeting():
     assert found[:2] == [(wait, wait, meet()), (wait, meet())]
     assert found[2:] == [None] * 7
     assert segment_at([meet(), wait, meet()], 0) is None, "a meeting is no wait"
+
+
+ONE_NAME, TWO_NAME = "tile, bytes 0 to 15", "tile, bytes 16 to 31"
+
+
+@pytest.mark.parametrize(
+    ("operation", "text"),
+    [
+        (Init(BAR, 2), "init bar for 2 arrivals"), (Inval(OTHER), "inval other"),
+        (Arrive(BAR, 1, None, False, False), "arrive on bar"),
+        (Arrive(BAR, 2, None, True, False), "arrive_drop 2 times on bar"),
+        (Arrive(BAR, 1, 0, False, True), "arrive on bar, expecting 0 bytes"),
+        (CountBytes(BAR, 0), "expect 0 bytes on bar"),
+        (CountBytes(BAR, 8), "expect 8 bytes on bar"),
+        (CountBytes(BAR, -8), "complete 8 bytes on bar"),
+        (Wait(BAR, 1, False), "wait for parity 1 of bar"),
+        (Wait(BAR, 3, True), "wait for phase 3 of bar"), (load(1, ONE), f"load {ONE_NAME}"),
+        (Issue((*load(1, ONE).transfers, *load(2, TWO).transfers)),
+         f"load {ONE_NAME} and {TWO_NAME}"),
+        (IssueStore(3, TWO), f"store {TWO_NAME}"),
+        (AwaitStores(3), "wait for its stores to have read"),
+        (CopyAsync(3, 4, TWO), f"cp.async into {TWO_NAME}"),
+        (AwaitCopies(3), "wait for its cp.async copies"),
+        (ArriveAfterCopies(OTHER, 3, True), "let its cp.async copies arrive on other"),
+        (Multiply(1, (TWO, ONE, TWO)), f"tcgen05 reads {TWO_NAME}, {ONE_NAME}"),
+        (CommitProducts(1, (BAR, OTHER)), "tcgen05.commit on bar, other"),
+        (meet(), "wait at sync"), (meet(blocking=False), "arrive at sync"),
+        (AwaitMeeting((0, "cluster"), 0), "wait for the cluster"),
+    ],
+)  # fmt: skip
+def test_an_operation_in_words(operation, text):
+    assert operation_in_words(operation, recorded([])) == text
