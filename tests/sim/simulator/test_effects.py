@@ -258,6 +258,8 @@ OTHERS = [
     (lambda: sim.shared_write_pieces(TILE + 16 * np.arange(8), np.zeros((8, 4), np.float32)),
      Effects(0, 0, 1, accesses={(16 * i, 16 * i + 16, True) for i in range(8)})),
     (lambda: sim.shared_read(TILE, np.dtype(np.float32), 32), Effects(0, accesses={READ}), filled),
+    (lambda: sim.setmaxnreg("dec", 24), Effects(1, 2, 0, meets(
+        ("warpgroup", 0), "setmaxnreg_dec(24) of warpgroup 0").operations)),
     (sim.yield_turn, Effects()), (lambda: sim.nanosleep(5), Effects()),
     (sim.clock, Effects(1, 1)), (sim.global_time, Effects(1, 1)),
     (lambda: sim.atomic_inc(Y, 3), Effects(1, 0, 1)), (lambda: sim.relaxed_read(Y), Effects()),
@@ -297,3 +299,26 @@ FOR_KERNELS = [
 def test_an_instruction_is_for_kernels(number):
     with pytest.raises(RuntimeError, match="^this is for kernels"):
         FOR_KERNELS[number]()
+
+
+def test_a_product_reads_its_operands_until_its_threads_have_waited():
+    tile, seen = tma.Tile((64, 16), "f16", tma.Swizzle.B32), {}
+
+    @cuda.jit
+    def kernel():
+        a, thread = tma.shared_tile(tile), current()
+        if thread.row == 0:
+            sim.shared_write(a.address, np.zeros(tile.nbytes, np.uint8))
+            sim.fence_proxy_async()
+        current().syncthreads()
+        acc = tma.wgmma(tma.fragment(64), a.matrix_descriptor(), a.matrix_descriptor())
+        issued = len(thread.log.touches) - 1
+        current().syncthreads()
+        tma.wgmma_wait(acc)
+        slots = [thread.log.touches[i] for i in (issued, issued + 1)]
+        seen[thread.row] = [{(t.span, t.writes) for t in touches} for touches in slots]
+
+    with recorded_protocol():
+        kernel[1, 128]()
+    operand = Span(0, BASE, BASE + tile.nbytes), False
+    assert seen == {row: [{operand}, {operand}] for row in range(128)}

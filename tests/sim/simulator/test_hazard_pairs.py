@@ -10,6 +10,7 @@ from numba_tma.simulator.clocks import Clocks
 from numba_tma.simulator.errors import SimulatorError
 from numba_tma.simulator.hazards import Hazards
 from numba_tma.simulator.memory import BASE, SharedMemory
+from numba_tma.simulator.readers import of_pipeline
 
 FIRST, NBYTES = BASE + 64, 32  #: what the first access is to
 NUMBER = 3  #: of the first access: of a store, copy or operation, or the thread's time
@@ -168,3 +169,17 @@ def test_a_thread_knows_its_own_time_and_nothing_else(first):
         for what, error in needed:
             found = outcome(first, second, MEETING[0], known | {what: NUMBER - 1}, row=0)
             assert type(found).__name__ == error, (second, what)
+
+
+@pytest.mark.parametrize(
+    ("where", "of_stage"),
+    [
+        ("x[0] of TilePipeline(2, x)", True), ("y[1, 3] of KvPipeline(4)", True),
+        ("x[12] of Pipeline(2", True), ("x of TilePipeline(2, x)", False), ("owner", False),
+        ("x[0] of Tile(2, x)", False), ("a x[0] of TilePipeline(2)", False),
+    ],
+)  # fmt: skip
+def test_the_words_of_a_pipeline_are_for_its_stages(where, of_stage):
+    said = ". In a pipeline: do so" if of_stage else ""
+    assert of_pipeline(f"{where}, bytes 0 to 15", "do so") == said
+    assert of_pipeline(where, "") == ""
