@@ -140,6 +140,9 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("numba_tma/simulator/mbarrier.py", "@dataclass(slots=False)"): (
         "A barrier gets no other attributes, and nothing asks how it keeps its own."
     ),
+    ("numba_tma/simulator/products.py", "first, last = self.threads[1], self.threads[-1]"): (
+        "The first two threads of a warpgroup are of one warp, and of one block."
+    ),
     ("numba_tma/simulator/compiling.py", "asked = ship(target, types)"): (
         "A key is as good in any order of its parts."
     ),

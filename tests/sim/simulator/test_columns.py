@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from numba_tma import simulator as sim
 from numba_tma.simulator.clocks import Clocks
 from numba_tma.simulator.column_accesses import Region
 from numba_tma.simulator.errors import TensorMemoryMisuse
@@ -16,6 +17,8 @@ from numba_tma.simulator.tensor_memory import (
     Reduction,
     fragment,
 )
+from numba_tma.simulator.thread import current
+from tests.kernels.tensor_products import run
 
 COLUMNS, LANES = 512, 128
 
@@ -218,3 +221,36 @@ def test_a_reduction_of_registers(operation, absolute):
         signed = pick((abs(numbers) if absolute else numbers).tolist())
         found = Reduction(operation, "s32", absolute, False).of(words)
         assert found == signed & 0xFFFFFFFF
+
+
+def test_loads_and_stores_are_recorded_for_the_cells_of_their_registers():
+    """By 16 lanes and column, with packed registers and without."""
+    found, forms = [], list(itertools.product(SHAPES, (1, 2), (False, True)))
+
+    def body(rank, base, at, barrier):
+        memory = current().cta.tensor_memory
+        for number, (shape, num, packed) in enumerate(forms):
+            place, registers = base + 64 * number % 512, SHAPES[shape][2] * num
+            sim.tcgen05_st(shape, place, [1] * registers, num, unpack=packed, offset=32)
+            sim.tcgen05_wait_st()
+            sim.tcgen05_ld(shape, place, num, pack=packed, offset=32)
+            sim.tcgen05_wait_ld()
+            if current().lane == 0:
+                of_columns = slice(64 * number % 512, 64 * number % 512 + 64)
+                found.append([
+                    np.array(part[..., of_columns] > 0)
+                    for part in (memory.written, memory.stores._last[0], memory.loads._last[0])
+                ])  # fmt: skip
+                for accesses in (memory.stores, memory.loads):
+                    accesses._last[:] = 0
+                memory.written[:] = False
+            current().cta.warp_meeting(current(), "again", 0xFFFFFFFF, None, orders_memory=True)
+
+    run(body, [])
+    for form, (written, stored, loaded) in zip(forms, found, strict=True):
+        halves = written.reshape(8, 16, 64)
+        np.testing.assert_array_equal(halves.any(axis=1), halves.all(axis=1))
+        np.testing.assert_array_equal(stored, halves.any(axis=1), str(form))
+        np.testing.assert_array_equal(loaded, stored)
+        shape, num, packed = form
+        assert written.sum() == 32 * SHAPES[shape][2] * num * (1 + packed)
