@@ -8,6 +8,7 @@ import pytest
 
 from numba_tma.host.layout import Swizzle
 from numba_tma.simulator.async_copies import AsyncCopies, AsyncRecords, AsyncWait
+from numba_tma.simulator.barriers import TrackedBarrier
 from numba_tma.simulator.cells import _Cuts
 from numba_tma.simulator.clocks import Clocks, join
 from numba_tma.simulator.cluster_instructions import REDUCTIONS
@@ -16,6 +17,7 @@ from numba_tma.simulator.column_accesses import ColumnAccesses, Region
 from numba_tma.simulator.copies import BulkGroups, GroupWait, PendingStore
 from numba_tma.simulator.errors import (
     BadOperand,
+    BarrierMisuse,
     EarlyOverwrite,
     EarlyRead,
     MissingFence,
@@ -385,3 +387,79 @@ def test_what_a_collector_holds(buffer):
         collectors.pass_through("mma", buffer, end, one)
         collectors.pass_through("mma", other, "lastuse", given)
     collectors.pass_through("mma", buffer, "discard", one)
+
+
+# ---------------------------------------------------------------- bytes and tokens in words
+
+
+def test_what_memory_calls_its_bytes():
+    memory = SharedMemory()
+    first = memory.allocate("a", "first", 40, 16, tracked=False).start
+    second = memory.allocate("b", "second", 16, 16, tracked=False).start
+    assert (first, second) == (1024, 1072)
+    memory.set_label(first + 16, "label")
+    memory.set_label(second, "other")
+    memory.set_label(first + 8, "earlier")
+    assert memory.label(first + 16) == "label" and memory.label(first) is None
+    said = {
+        first: "first, bytes 0 to 3", first + 7: "first, bytes 7 to 10",
+        first + 8: "earlier, bytes 0 to 3", first + 15: "earlier, bytes 7 to 10",
+        first + 16: "label, bytes 0 to 3", first + 39: "label, bytes 23 to 26",
+        first + 40: "shared bytes 1064 to 1067", second - 1: "shared bytes 1071 to 1074",
+        second: "other, bytes 0 to 3", second + 15: "other, bytes 15 to 18",
+        second + 16: "shared bytes 1088 to 1091", first - 1: "shared bytes 1023 to 1026",
+    }  # fmt: skip
+    assert {place: memory.describe(place, 4) for place in said} == said
+    memory.set_label(first + 16, "new name")
+    assert memory.describe(first + 20, 4) == "new name, bytes 4 to 7"
+    for place in (first - 1, first, first + 39, first + 40, second - 1, second, second + 15):
+        owner = memory.allocation_at(place)
+        inside = first <= place < first + 40 or second <= place < second + 16
+        assert (owner is not None) == inside
+        assert owner is None or owner.owner == ("first" if place < second else "second")
+
+
+@pytest.mark.parametrize(
+    ("address", "nbytes", "text"),
+    [(1024, 40, ""), (1063, 1, ""), (1024, 41, "past the end of first, which has 40 bytes at 1024"),
+     (1063, 2, "past the end of first"), (1064, 1, "not in any allocation of this block"),
+     (1023, 2, "not in any allocation"), (1071, 1, "not in any allocation"), (1072, 16, "")],
+)  # fmt: skip
+def test_bytes_in_and_out_of_range(address, nbytes, text):
+    memory = SharedMemory()
+    memory.allocate("a", "first", 40, 16, tracked=False)
+    memory.allocate("b", "second", 16, 16, tracked=False)
+    if not text:
+        memory.check_range("it", address, nbytes)
+        return
+    with pytest.raises(BadOperand) as caught:
+        memory.check_range("it", address, nbytes)
+    begin = f"it: shared bytes {address} to {address + nbytes - 1} are out of range: {text}"
+    assert str(caught.value).startswith(begin)
+
+
+def test_all_threads_ask_for_the_same_memory():
+    memory = SharedMemory()
+    asked = [memory.allocate("key", "owner", 64, 32, tracked=False) for _ in range(2)]
+    assert asked[0] is asked[1] and asked[0].start % 32 == 0
+    for nbytes, alignment in ((65, 32), (64, 16), (32, 64)):
+        with pytest.raises(BadOperand, match=f"64 .* to 32, .* for {nbytes} .* {alignment};"):
+            memory.allocate("key", "owner", nbytes, alignment, tracked=False)
+    assert memory.allocate("more", "owner", 64, 32, tracked=False).start == asked[0].start + 64
+    numbers = [memory.number_of(owner) for owner in ("a", (1, 2), "a", (1, 2), "b")]
+    assert numbers == [0, 1, 0, 1, 2]
+
+
+@pytest.mark.parametrize("phase", [0, 1, 2, 2**20])
+@pytest.mark.parametrize("pending", [0, 1, 2**20 - 1])
+@pytest.mark.parametrize("address", [1024, 1032, 233464])
+def test_a_token_holds_barrier_arrivals_and_phase(phase, pending, address):
+    clocks, memory = Clocks(1), SharedMemory()
+    thread = SimpleNamespace(cta=SimpleNamespace(memory=memory), row=0)
+    barrier, other = (TrackedBarrier(place, 1, thread, clocks) for place in (address, 2048))
+    barrier.model.phase, barrier.model.pending = phase, pending
+    token = barrier.token()
+    assert barrier.phase_of(token) == phase
+    assert token >> 18 & (1 << 20) - 1 == pending and token & (1 << 18) - 1 == address
+    with pytest.raises(BarrierMisuse, match=f"at 2048: the token {token} was not returned by"):
+        other.phase_of(token)
