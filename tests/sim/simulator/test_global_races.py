@@ -314,3 +314,23 @@ def test_a_view_of_elements_reads_none_of_them():
     with sim.global_races():
         write_through_views[1, 64](x)
     assert x.sum() == 64
+
+
+@cuda.jit
+def count_beside(words, beside):
+    if cuda.blockIdx.x == 0:
+        sim.atomic_inc(words[4:], 9)
+        sim.relaxed_read(words[4:])
+    else:
+        words[beside] = 1
+
+
+@pytest.mark.parametrize("beside", range(12))
+def test_a_counter_is_a_word(beside):
+    words = np.zeros(12, np.uint8)
+    with sim.global_races():
+        if beside // 4 != 1:
+            count_beside[2, 1](words, beside)
+            return
+        with pytest.raises(sim.DataRace):
+            count_beside[2, 1](words, beside)

@@ -86,3 +86,27 @@ def test_operands_of_tcgen05_lie_inside_an_allocation(outside):
 
     with pytest.raises(sim.BadOperand, match="operand in shared memory: .*out of range"):
         run(body, [np.zeros(4096, np.uint8)])
+
+
+@pytest.mark.parametrize(("left", "right"), [(0, 0), (3, 0), (0, 5), (15, 15)])
+def test_ignored_bytes_of_a_load_are_not_there(left, right):
+    found = []
+
+    @cuda.jit
+    def kernel():
+        sim.allocate_shared("tile", 1024, 128)
+        sim.allocate_shared("barrier", 8, 8)
+        sim.mbarrier_init(BAR, 1)
+        sim.fence_mbarrier_init()
+        sim.mbarrier_arrive_expect_tx(BAR, 64)
+        sim.cp_async_bulk_load_ignore_oob(TILE, X[:64], 64, (left, right), BAR)
+        while not sim.mbarrier_try_wait_parity(BAR, 0):
+            pass
+        for place in range(64):
+            try:
+                found.append(int(sim.shared_read(TILE + place, np.dtype(np.uint8))))
+            except sim.UninitializedRead:
+                found.append(None)
+
+    kernel[1, 1]()
+    assert found == [None] * left + [0] * (64 - left - right) + [None] * right
