@@ -340,3 +340,56 @@ ONE_NAME, TWO_NAME = "tile, bytes 0 to 15", "tile, bytes 16 to 31"
 )  # fmt: skip
 def test_an_operation_in_words(operation, text):
     assert operation_in_words(operation, recorded([])) == text
+
+
+# ------------------------------------------------------------------------------ symmetry
+
+ARRIVES = [Arrive(BAR, 1, None, False, False)] * 2
+OF_ONE_WARP, OF_TWO_WARPS = [(0, 0), (0, 1), (5, 0)], [(0, 0), (1, 0), (5, 0)]
+#: What two threads do first, and whether they are interchangeable then.
+ALIKE = [
+    ([], [], True), ([Wait(BAR, 0, False)], [Wait(BAR, 0, False)], True),
+    ([Wait(BAR, 0, False)], [Wait(BAR, 1, False)], False), ([meet("block")], [meet("block")], True),
+    ([STORE], [STORE], False), ([COPIES], [COPIES], False), ([fills(ONE, load)], [], False),
+    ([Multiply(1, (ONE,))], [Multiply(1, (ONE,))], False),
+    ([CommitProducts(1, (BAR,))], [CommitProducts(1, (BAR,))], False),
+    ([ArriveAfterCopies(BAR, 0, False)], [ArriveAfterCopies(BAR, 0, False)], False),
+    ([access(True)], [], False), ([access(False)], [access(False)], True),
+    ([access(False)], [access(False, TWO)], False), ([Init(OTHER, 1)], [], True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("warps", [OF_ONE_WARP, OF_TWO_WARPS])
+@pytest.mark.parametrize(("first", "second", "alike"), ALIKE)
+def test_threads_that_do_the_same_are_interchangeable(first, second, alike, warps):
+    others = [IssueStore(8, TWO), Inval(OTHER), access(False), access(True), Inval(OTHER)]
+    if first and isinstance(first[0], Multiply):
+        others.append(IssueStore(9, ONE))
+    run = recorded([*first, *ARRIVES], [*second, *ARRIVES], others, warps=warps)
+    space = StateSpace(run)
+    begins = [sum(not callable(each) for each in several) for several in (first, second)]
+    places = [
+        (begins[0] + one, begins[1] + other, *space.initial[2:]) for one, other in ((1, 0), (0, 1))
+    ]
+    assert (space.canonical(places[0]) == space.canonical(places[1])) == alike
+
+
+def test_threads_before_their_inits_are_not_interchangeable():
+    space = StateSpace(recorded([Init(OTHER, 1), Init(OTHER, 2), *ARRIVES], ARRIVES))
+    rest = space.initial[2:]
+    for place in range(2):
+        assert space.canonical((place, 1, *rest)) == (place, 1, *rest)
+    assert space.canonical((3, 0, *rest)) == space.canonical((2, 1, *rest))
+
+
+def test_warps_of_the_same_lanes_are_interchangeable():
+    lanes = [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 2)]
+    wait = [Wait(BAR, 0, False)]
+    space = StateSpace(recorded(*[ARRIVES, [*ARRIVES, *wait]] * 3, warps=lanes))
+    rest = space.initial[6:]
+    same = {
+        space.canonical((*places, *rest)) for places in ((2, 1, 0, 0, 1, 0), (0, 0, 2, 1, 1, 0))
+    }
+    assert len(same) == 1
+    assert space.canonical((0, 1, 2, 0, 0, 0, *rest)) != space.canonical((2, 1, 0, 0, 0, 0, *rest))
+    assert space.canonical((0, 0, 0, 0, 2, 1, *rest)) != space.canonical((2, 1, 0, 0, 0, 0, *rest))
