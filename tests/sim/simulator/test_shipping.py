@@ -1,13 +1,17 @@
 """What goes to the compiler's process: the types of a launch's arguments, and a kernel."""
 
+import io
+import os
 import pickle
 import types
+import weakref
 
 import numpy as np
 import pytest
 from numba import cuda
 
 import numba_tma as tma
+from numba_tma.simulator import compiling
 from numba_tma.simulator.shipping import _options, ship
 from numba_tma.simulator.signatures import (
     ArrayType,
@@ -99,3 +103,106 @@ def test_a_kernel_of_a_closure_travels_and_one_of_a_generator_does_not():
     assert y[0] == 5
     with pytest.raises(TypeError, match="^a kernel cannot be sent to another process, because"):
         ship(made(n for n in ()))
+
+
+# ------------------------------------------------------------------- the process that compiles
+
+
+class Helper:
+    """A process, as far as `compiling` looks at one; it answers with what it is given."""
+
+    def __init__(self, answer=b"", ended=False):
+        self.stdin, (read, write) = io.BytesIO(), os.pipe()
+        os.write(write, answer)
+        os.close(write)
+        self.stdout, self.returncode, self.calls = os.fdopen(read, "rb"), 3, []
+        self.ended = ended
+
+    def poll(self):
+        return 3 if self.ended else None
+
+    def kill(self):
+        self.calls.append("kill")
+
+    def wait(self):
+        self.calls.append("wait")
+
+
+@pytest.fixture
+def helpers(monkeypatch):
+    """Yield the helpers to be started, one after another, and those that are."""
+    waiting, started = [], []
+    monkeypatch.setattr(compiling, "_helper", None)
+    monkeypatch.setattr(compiling, "_owner", 0)
+    monkeypatch.setattr(compiling, "_start", lambda: started.append(waiting.pop(0)) or started[-1])
+    yield waiting, started
+    for helper in waiting + started:
+        helper.stdout.close()
+
+
+def test_one_helper_takes_all_kernels(helpers):
+    waiting, started = helpers
+    answers = [compiling.Compiled(ptx=name) for name in ("one", "two")]
+    waiting.append(Helper(b"".join(map(pickle.dumps, answers))))
+    assert [compiling._ask(job) for job in (b"job", b"other")] == answers
+    (helper,) = started
+    helper.stdin.seek(0)
+    assert [pickle.load(helper.stdin) for _ in range(2)] == [b"job", b"other"]
+    assert helper.calls == [] and compiling._owner == os.getpid()
+
+
+@pytest.mark.parametrize("answer", [b"", b"no pickle"])
+def test_a_helper_that_ends_is_replaced(helpers, answer):
+    waiting, started = helpers
+    waiting += [Helper(answer), Helper(pickle.dumps(compiling.Compiled("ptx")))]
+    with pytest.raises(ChildProcessError, match="^the compiler's process ended with exit status 3"):
+        compiling._ask(b"job")
+    assert started[0].calls == ["kill", "wait"] and started[0].stdin.closed
+    assert started[0].stdout.closed
+    assert compiling._ask(b"job").ptx == "ptx" and len(started) == 2
+
+
+def test_a_helper_that_does_not_answer(helpers, monkeypatch):
+    waiting, started = helpers
+    waiting.append(Helper())
+    monkeypatch.setattr(compiling.select, "select", lambda *_: ([], [], []))
+    with pytest.raises(ChildProcessError, match="^the compiler's process gave no answer in 600 s$"):
+        compiling._ask(b"job")
+    assert started[0].calls == ["kill", "wait"] and compiling._helper is None
+
+
+def test_a_fork_leaves_the_helper_to_its_parent(helpers, monkeypatch):
+    waiting, started = helpers
+    waiting += [Helper(), Helper(), Helper(ended=True)]
+    assert compiling._running() is compiling._running() is started[0]
+    monkeypatch.setattr(compiling.os, "getpid", lambda: -1)
+    compiling._end()
+    assert started[0].calls == [] and not started[0].stdin.closed
+    assert compiling._running() is started[1]
+    compiling._end()
+    assert started[1].calls == ["kill", "wait"]
+    compiling._end()
+    compiling._running()
+    compiling._end()
+    assert started[2].calls == ["wait"], "it has ended by itself"
+
+
+def test_each_kernel_is_compiled_once_for_its_types_and_target(monkeypatch):
+    asked = []
+
+    def ask(job):
+        asked.append(pickle.loads(job)[1:])
+        if len(asked) == 3:
+            raise ChildProcessError("no answer")
+        return compiling.Compiled(ptx=str(len(asked)))
+
+    monkeypatch.setattr(compiling, "_ask", ask)
+    monkeypatch.setattr(compiling, "_answers", weakref.WeakKeyDictionary())
+    one, other = (type_of(1),), (type_of(1.0),)
+    calls = [(one, "90a"), (one, "90a"), (other, "90a"), (one, "100a"), (one, "100a"), (one, "90a")]
+    found = [compiling.compile_elsewhere(kernel, *call) for call in calls]
+    assert [(f.ptx, f.error) for f in found] == [
+        ("1", ""), ("1", ""), ("2", ""), ("", "no answer"), ("4", ""), ("1", "")]  # fmt: skip
+    assert asked == [(one, "90a"), (other, "90a"), (one, "100a"), (one, "100a")]
+    wrong = type_of(n for n in ())
+    assert "does not pickle" in compiling.compile_elsewhere(kernel, (wrong,), "90a").error
