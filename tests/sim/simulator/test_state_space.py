@@ -17,7 +17,8 @@ from numba_tma.simulator.components import (
     Rewritten,
     Seen,
 )
-from numba_tma.simulator.errors import BadOperand
+from numba_tma.simulator.errors import BadOperand, BarrierMisuse, Deadlock, TooManyStates
+from numba_tma.simulator.exploration import Report, explore_runs
 from numba_tma.simulator.memory import BASE, SharedMemory
 from numba_tma.simulator.programs import meetings_of, programs_of, segment_at
 from numba_tma.simulator.protocol import (
@@ -393,3 +394,52 @@ def test_warps_of_the_same_lanes_are_interchangeable():
     assert len(same) == 1
     assert space.canonical((0, 1, 2, 0, 0, 0, *rest)) != space.canonical((2, 1, 0, 0, 0, 0, *rest))
     assert space.canonical((0, 0, 0, 0, 2, 1, *rest)) != space.canonical((2, 1, 0, 0, 0, 0, *rest))
+
+
+# ------------------------------------------------------------------------- what is counted
+
+
+def test_states_and_steps_are_counted():
+    own = [Init(BAR, 1), ARRIVES[0], Wait(BAR, 0, False)]
+    assert explore_runs([recorded(own)]) == Report(1, 4, 3)
+    other = [Init(OTHER, 1), Inval(OTHER)]
+    # 4 x 3 states, and a step along each edge of the grid
+    assert explore_runs([recorded(own, other)]) == Report(1, 12, 3 * 3 + 4 * 2)
+    assert explore_runs([recorded(own), recorded(own, other)]) == Report(2, 16, 20)
+    assert explore_runs([]) == Report(0, 0, 0)
+    assert explore_runs([recorded(own, other)], limit=12).states == 12
+    with pytest.raises(TooManyStates, match="^more than 11 states, and no error in those seen"):
+        explore_runs([recorded(own, other)], limit=11)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 30, 31, 40])
+def test_the_last_steps_to_an_error_are_shown(steps):
+    waits = [Wait(BAR, 0, False)] * steps
+    with pytest.raises(BarrierMisuse) as caught:
+        explore_runs([recorded([Init(BAR, 1), ARRIVES[0], *waits, Init(BAR, 1)])])
+    lines = str(caught.value).splitlines()
+    taken = steps + 2
+    assert lines[:2] == [
+        "block (0, 0, 0): warp 0 lane 0: init bar for 1 arrivals: bar: mbarrier_init of a live "
+        "mbarrier",
+        "after these steps:",
+    ]
+    left_out = [f"  ... {taken - 30} steps before"] if taken > 30 else []
+    assert lines[2 : len(lines) - min(taken, 30)] == left_out
+    shown = range(max(0, taken - 30) + 1, taken + 1)
+    assert [int(line.split(".")[0]) for line in lines[-len(shown) :]] == [*shown]
+    assert len(caught.value.interleaving) == taken
+    assert caught.value.interleaving[0].endswith("lane 0: init bar for 1 arrivals")
+
+
+def test_a_deadlock_names_waits_and_barriers():
+    waits = [Wait(OTHER, 0, False)]
+    inits = [Init(OTHER, 2), Init(BAR, 1), *waits]
+    with pytest.raises(Deadlock) as caught:
+        explore_runs([recorded(inits, [Init((0, BASE + 272), 1)])])
+    assert str(caught.value).splitlines()[:3] == [
+        "every live thread waits and no copy is under way",
+        "  block (0, 0, 0): warp 0 lane 0: wait for parity 0 of other, which is in phase 0 (parity "
+        "0): 2 of 2 arrivals pending, 0 bytes missing",
+        "  exited: block (0, 0, 0): warp 1 lane 0",
+    ]
