@@ -1,5 +1,7 @@
 """mma.sync of 8-, 6- and 4-bit floats: fragments, scale factors and sums against NumPy."""
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -275,3 +277,27 @@ def test_a_code_that_ptx_does_not_define():
         ptx.mma_sp_m16n8k64_f8f6f4(A, A, C, 0x44444446, "e4m3", "e4m3")
 
     fails(sim.BadOperand, "the metadata have the code 0x6 for row 0, elements 0 on; PTX def", call)
+
+
+@pytest.mark.parametrize("types", [("f16", "f16"), ("e4m3", "e5m2")])
+def test_blocks_of_rows_and_columns_are_multiplied_by_themselves(types):
+    """Two blocks of 16 rows, each with three of 8 columns: one after the other, and together."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(0, 2**32, (32, count), np.uint32) for count in (8, 6))
+    a, b = a & 0x3C3C3C3C, b & 0x3C3C3C3C  # finite
+    found = {}
+
+    @cuda.jit
+    def kernel():
+        lane = sim.lane_id()
+        whole = sim.mma_sync_parts("mma", types, a[lane], b[lane])
+        for row, column in itertools.product(range(2), range(3)):
+            part = a[lane, 4 * row : 4 * row + 4], b[lane, 2 * column : 2 * column + 2]
+            (alone,) = sim.mma_sync_parts("mma", types, *part)
+            found[lane, row, column] = whole[row][4 * column : 4 * column + 4], alone
+        assert len(whole) == 2 and all(len(block) == 12 for block in whole)
+
+    kernel[1, 32]()
+    assert len(found) == 32 * 6
+    for together, alone in found.values():
+        np.testing.assert_array_equal(together, alone)
