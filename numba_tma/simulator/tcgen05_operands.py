@@ -150,11 +150,9 @@ def unpacked_codes(row_bytes: Words, bits: int) -> Words:
 
     Of 16 bytes of a row the first 2 `bits` hold 16 elements.
     """
-    packed = row_bytes.reshape(*row_bytes.shape[:-1], -1, CHUNK_BYTES)[..., : 2 * bits]
-    stream = np.unpackbits(np.ascontiguousarray(packed), axis=-1, bitorder="little")
-    codes = np.packbits(
-        stream.reshape(*packed.shape[:-1], CHUNK_BYTES, bits), axis=-1, bitorder="little"
-    )
+    packed = np.ascontiguousarray(row_bytes.reshape(-1, CHUNK_BYTES)[:, : 2 * bits])
+    stream = np.unpackbits(packed, axis=-1, bitorder="little").reshape(-1, CHUNK_BYTES, bits)
+    codes = np.packbits(stream, axis=-1, bitorder="little")
     return codes[..., 0].reshape(row_bytes.shape)
 
 

@@ -45,3 +45,18 @@ def test_a_module_has_its_own_cuda_back_after_a_launch():
     with pytest.raises(ZeroDivisionError):
         fill[1, 64](y, True)
     assert module["cuda"] is cuda
+
+
+def test_a_kernel_has_the_attributes_of_arrays_that_the_compiler_has():
+    names = {}
+
+    def attribute(name):
+        exec(f"def kernel(y):\n    y.{name}", names)
+        return cuda.jit(names["kernel"])
+
+    y = cuda.to_device(np.zeros((2, 4)))
+    for name in ("T", "shape", "strides", "dtype", "ndim", "sum", "reshape", "view", "flat"):
+        attribute(name)[1, 1](y)
+    for name in ("tolist", "tofile", "argsort", "swapaxes", "searchsorted", "base", "what"):
+        with pytest.raises(AttributeError, match=name):
+            attribute(name)[1, 1](y)
