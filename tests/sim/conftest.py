@@ -14,9 +14,6 @@ from numba_tma.simulator import numba_hooks
 from numba_tma.simulator.scheduler import Scheduler
 from numba_tma.simulator.thread import SimulatedThread
 
-simulator.install()
-
-
 #: Tests of kernels as users write them. All other kernels here are for the simulator alone: they
 #: take plain functions, dictionaries and formatted text, which the compiler has not.
 COMPILED = (
