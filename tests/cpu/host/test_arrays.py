@@ -159,6 +159,11 @@ def test_what_is_said_of_strides_holds_for_the_addresses_of_elements(rank):
         assert array.is_reversed == any((step < 0).any() for step in steps)
         assert array.extent == (at.min(), at.max() + 4)
         assert array.alignment == math.gcd(16, *map(int, rows[:, 0]))
+        apart = bool((np.diff(np.sort(at.ravel())) >= 4).all())
+        assert apart or array.repeats
+        assert not (array.is_contiguous and array.repeats)
+        other = array.as_dtype(as_dtype("i32"))
+        assert (other.shape, other.strides, str(other.dtype)) == (shape, strides, "i32")
 
 
 def test_other_libraries_take_it():

@@ -26,6 +26,7 @@ from numba_tma import (
 )
 from numba_tma.host.layout import Swizzle
 from numba_tma.pipeline.multicast import axis_mask
+from numba_tma.pipeline.stage_layout import positive
 from numba_tma.tools.testing import compile_ptx, instructions
 from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
 from tests.cpu.device.test_shared import integers
@@ -842,3 +843,21 @@ def launchable(kernel):
 def test_blocks_that_are_refused(kernel, block, text):
     with pytest.raises(ValueError, match=re.escape(f"block {block}: {text}")):
         launchable(kernel).launch((), (1, 1, 1), block)
+
+
+@pytest.mark.parametrize("number", [1, 2, 227 * 128, np.int64(7)])
+def test_a_block_has_room_for_some_stages(number):
+    assert positive("Pipe", "num_stages", number) == number
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, "2", None])
+def test_a_number_of_stages_is_at_least_1(number):
+    with pytest.raises(ValueError) as caught:
+        positive("Pipe", "num_stages", number)
+    assert str(caught.value) == f"Pipe(num_stages={number!r}): an integer of at least 1"
+
+
+@pytest.mark.parametrize("number", [227 * 128 + 1, 2**40])
+def test_more_stages_than_a_block_has_barriers(number):
+    with pytest.raises(ValueError, match=rf"^Pipe\(num_stages={number}\): .* for 29,056 barriers"):
+        positive("Pipe", "num_stages", number)

@@ -164,6 +164,19 @@ def test_misuse_in_a_kernel_is_reported(use, message):
         kernel[1, 32]()
 
 
+@pytest.mark.parametrize("first", [5, 6, -1])
+def test_the_first_tile_of_a_causal_walk_is_a_block_s(first):
+    scheduler = tma.CausalLPTScheduler(4, 2)
+
+    @cuda.jit
+    def kernel(first):
+        scheduler.over(8, 8, 1).tiles(first, 5)
+
+    kernel[1, 32](4)
+    with pytest.raises(BadOperand, match=f"first={first} is not from 0 to below 5; it is a block"):
+        kernel[1, 32](first)
+
+
 PAGE = (Path(__file__).parents[3] / "docs" / "guide" / "schedulers.md").read_text()
 
 
