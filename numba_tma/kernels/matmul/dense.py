@@ -32,12 +32,8 @@ from numba_tma.kernels.matmul.operands import (
     repeats,
 )
 from numba_tma.kernels.matmul.plan import (
+    CONFIG_CLASSES,
     AnyConfig,
-    Config,
-    MmaConfig,
-    SwappedConfig,
-    Tcgen05Config,
-    UnalignedConfig,
     check_config,
 )
 
@@ -176,8 +172,7 @@ def _matmul(
     config: AnyConfig | None,
     tunes: bool,
 ) -> Workspace:
-    kinds_of_config = (Config, SwappedConfig, UnalignedConfig, Tcgen05Config, MmaConfig)
-    check_config("matmul", config, *kinds_of_config)
+    check_config("matmul", config, *CONFIG_CLASSES)
     call = _call(arrays, numbers, kinds, out_dtype, activation)
     if call.scales is not None:
         from numba_tma.kernels.matmul.scales import check_scaled

@@ -1,0 +1,271 @@
+"""The stream-K matmul kernel: clusters divide the tiles that do not fill a wave along K.
+
+Cost model: that of `kernel`, but all clusters compute equally many stages, where the last wave of
+whole tiles leaves SMs idle. For that the sums of nearly each block go through memory once, written
+and read: ``m * n * 4`` bytes in L2, during which its tensor cores wait.
+
+Whole waves of tiles come first in the schedule; the rest, of one to two waves, is divided. Its
+stages form one sequence, tile after tile, of which each cluster has a range of equal length:
+
+    tile        0           1           2           3
+    stages      |-----------|-----------|-----------|-----------|
+    worker      |000000000000000|1111111111111111|22222222222222|
+
+- A range begins with the end of a tile (or its middle), unless it begins with the tile. The sums of
+  this part go to a slot of the worker in global memory.
+- Whole tiles may follow, and then the head of a tile. Its *owner* adds to the head's sums those of
+  the parts that follow, in their order, so equal calls give equal bits. It applies the epilogue.
+- Then come the worker's whole tiles.
+
+Each worker writes its slot before all else, so an owner seldom waits. An owner waits for workers
+that follow it, which are the blocks before it: the hardware starts blocks in the order of their
+numbers, so what a block waits for has started, even if not all blocks run at once.
+
+A warp hands over to the same warp of another block: a slot has the sums in the order of the
+threads, and each warp has a flag. A reader sets the flag back to 0, which is what the next launch
+finds.
+
+Loads, epilogue stores and pipelines are those of `kernel`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numba_tma as tma
+from numba_tma import ptx
+from numba_tma.backend.interface import device_class, device_function, i32, i64, u32
+from numba_tma.backend.primitives import quotient
+from numba_tma.device.fragment_moves import add_global_by_thread, store_global_by_thread
+from numba_tma.device.tile_indices import Iteration
+from numba_tma.device.waiting import wait_for_flag
+from numba_tma.host.annotations import Address, DeviceFunction, Integer, Kernel
+from numba_tma.host.debug import Site
+from numba_tma.kernels.matmul.kernel import (
+    IN_FLIGHT,
+    b_load,
+    jitted,
+    operand_pipeline,
+    scheduler,
+    source_load,
+    tile_store,
+    warpgroup_row,
+)
+from numba_tma.kernels.matmul.plan import SOURCE_STAGES, WGMMA_ROWS, MatmulPlan
+from numba_tma.kernels.matmul.stream_k_plan import FEWEST, StreamK, slot_nbytes
+
+SUMS = Site("matmul(): sums of another block's part of a tile", kind="flag")
+
+
+# -------------------------------------------------------------------------------- division
+
+
+class Part(NamedTuple):
+    """Stages of a tile, from `begin` up to, not including, `end`."""
+
+    number: Any  #: of the tile
+    begin: Any
+    end: Any
+
+
+@device_function
+def range_begin(worker: Integer, stream: StreamK, steps: Integer) -> int:
+    """Return where a worker's range begins, which is where the one of the worker before ends.
+
+    It is counted in stages of the divided tiles, of which each has `steps`. A begin that would
+    leave too few stages of a tile on one side is moved to that side's end.
+    """
+    number, length = u32(worker), u32(steps)
+    at = u32(number * u32(stream.share) + min(number, u32(stream.longer)))
+    over = quotient(at, length)[1]
+    if over < u32(FEWEST):
+        at = u32(at - over)
+    elif u32(length - over) < u32(FEWEST):
+        at = u32(at + length - over)
+    return at
+
+
+@device_class()
+@dataclass
+class Parts(Iteration):
+    """What a worker computes: the parts of its range, and then its whole tiles."""
+
+    at: u32  # where the next part begins
+    stop: u32  # where the range ends
+    number: u32  # of the next whole tile
+    whole: u32  # tiles that are not divided
+    step: u32  # workers
+    steps: u32  # stages of a tile
+
+    def has_next(self) -> bool:
+        """Return whether a part is left."""
+        return self.at < self.stop or self.number < self.whole
+
+    def take(self) -> Part:
+        """Return the next part."""
+        number, begin, end = self.number, u32(0), self.steps
+        if self.at < self.stop:
+            tile, begin = quotient(self.at, self.steps)
+            number = u32(self.whole + tile)
+            end = min(self.steps, u32(begin + self.stop - self.at))
+            self.at = u32(self.at + end - begin)
+        else:
+            self.number = u32(self.number + self.step)
+        return Part(i64(number), i64(begin), i64(end))
+
+
+@device_function
+def parts_of(worker: Integer, workers: Integer, stream: StreamK, steps: Integer) -> Parts:
+    """Return the parts of a worker."""
+    at, stop = (
+        range_begin(worker, stream, steps),
+        range_begin(u32(worker + 1), stream, steps),
+    )
+    return Parts(at, stop, u32(worker), u32(stream.whole), u32(workers), u32(steps))
+
+
+# ------------------------------------------------------- hand over: sums of a part, by each warp
+
+
+@device_function
+def flag_of(stream: StreamK, slot: Integer) -> Address:
+    """Return the address of the calling warp's flag of a slot."""
+    return stream.flags + 4 * (4 * slot + ptx.tid_x() % 128 // 32)
+
+
+def sums_write(plan: MatmulPlan) -> DeviceFunction:
+    """Return the function that writes an accumulator to a slot."""
+    NBYTES = slot_nbytes(plan)
+
+    @device_function
+    def write(acc, stream, slot, columns):  # type: ignore[no-untyped-def]
+        store_global_by_thread(acc, stream.sums + slot * NBYTES, columns)
+        ptx.bar_warp_sync()
+        if ptx.laneid() == 0:
+            ptx.fence_acq_rel("gpu")
+            ptx.atom_exch_b32(flag_of(stream, slot), 1)
+
+    return write
+
+
+def sums_addition(plan: MatmulPlan) -> DeviceFunction:
+    """Return the function that adds to the sums of a tile's head those of its other parts.
+
+    These are in the slots of the workers that follow `worker`, whose range ends at `end`, up to the
+    tile's end at `stop`. `apart` is how many slots a worker has, `place` which of them.
+    """
+    NBYTES, APART = slot_nbytes(plan), plan.config.cluster * plan.warpgroups
+
+    @device_function
+    def add(acc, stream, steps, worker, end, stop, place, columns):  # type: ignore[no-untyped-def]
+        while end < stop:
+            worker = u32(worker + 1)
+            slot = i64(worker) * APART + place
+            wait_for_flag(flag_of(stream, slot), SUMS)
+            ptx.fence_acq_rel("gpu")
+            ptx.bar_warp_sync()  # no lane reads the flag any more
+            if ptx.laneid() == 0:
+                ptx.atom_exch_b32(flag_of(stream, slot), 0)
+            acc = add_global_by_thread(acc, stream.sums + slot * NBYTES, columns)
+            end = range_begin(u32(worker + 1), stream, steps)
+        return acc
+
+    return add
+
+
+# ------------------------------------------------------------------------------ the kernel
+
+
+@functools.cache
+def stream_k_kernel(plan: MatmulPlan) -> Kernel:
+    """Return the kernel of a plan, whose configuration is a `StreamKConfig`.
+
+    Its arguments are those of `matmul_kernel`, and a `StreamK`. The grid has as many clusters as
+    the division says.
+    """
+    M, N, STAGE_K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
+    A_MAJOR, B_MAJOR, WARPGROUPS = plan.a_major, plan.b_major, plan.warpgroups
+    PRODUCER, ACC, ADDRESSABLE = plan.roles.load, plan.accumulator.name, plan.addressable
+    MMA = plan.consumers[0]  # all consumer warpgroups have equal registers
+    PIPE, SCHEDULER = operand_pipeline(plan), scheduler(plan)
+    SOURCES = tma.TilePipeline(
+        SOURCE_STAGES, source=plan.source_tile, producer=PRODUCER, consumer=plan.consumers
+    )
+    RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=plan.consumers)
+    COLUMNS, NUM_SOURCES = plan.out_columns, plan.epilogue.sources
+    SOURCE_TILES = NUM_SOURCES * plan.epilogue_tiles
+    load_b, load_source, first_row = b_load(plan), source_load(plan), warpgroup_row(plan)
+    write_sums, add_sums = sums_write(plan), sums_addition(plan)
+    store = tile_store(plan, plan.epilogue_tiles - 1)
+
+    def stream_k(a, b, out, old, residual, extents, terms, stream):  # type: ignore[no-untyped-def]
+        if ptx.tid_x() == 0:
+            a.prefetch()
+            b.prefetch()
+            if ADDRESSABLE:
+                out.prefetch()
+        sources: Any = 0
+        if NUM_SOURCES:
+            source_pipe = SOURCES.start(sync=False)  # PIPE.start() synchronises for both rings
+            sources = source_pipe.consumer()
+        pipe, results = PIPE.start(), RESULTS.start()  # the first synchronises block or cluster
+        schedule = SCHEDULER.over(extents.tile_rows // CLUSTER, extents.tile_columns, extents.batch)
+        workers, rank = ptx.nclusterid_x(), ptx.cluster_ctarank()
+        worker = u32(workers - 1 - ptx.clusterid_x())  # waits for those of smaller cluster numbers
+        parts = parts_of(worker, workers, stream, extents.steps)
+        if pipe.is_producer():
+            PRODUCER.set_registers()
+            for part in parts:
+                tile = schedule.tile(part.number)
+                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
+                a_matrix, b_matrix = tile.batch * extents.a_stride, tile.batch * extents.b_stride
+                # One elected thread executes the bodies of the loops below. `produce` has waited
+                # until the stage is empty and armed its barrier with the bytes of all its tiles.
+                for k_tile, stage in pipe.produce(part.begin, part.end):
+                    k = k_tile * STAGE_K
+                    if A_MAJOR == "K":
+                        a.load(stage.a, (a_matrix, row, k), stage.barrier)
+                    else:
+                        a.load(stage.a, (a_matrix, k, row), stage.barrier)
+                    load_b(b, stage, b_matrix, column, k, rank)
+                if NUM_SOURCES and part.begin == 0:
+                    for i, stage in source_pipe.produce(0, SOURCE_TILES):
+                        at = (tile.batch, row, column + i // NUM_SOURCES * COLUMNS)
+                        load_source(old, residual, i, stage, at)
+        else:
+            MMA.set_registers()
+            mma_row = first_row()
+            place = rank * WARPGROUPS + mma_row // WGMMA_ROWS  # of a slot among a worker's
+            for part in parts:
+                tile = schedule.tile(part.number)
+                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
+                acc = tma.fragment(N, ACC)
+                for _, stage in pipe.consume(part.begin, part.end, in_flight=IN_FLIGHT):
+                    a_rows = stage.a.matrix_descriptor(A_MAJOR).advance(row=mma_row)
+                    acc = tma.wgmma(acc, a_rows, stage.b.matrix_descriptor(B_MAJOR))
+                    # The next iteration begins by releasing the previous stage, whose product is
+                    # complete now.
+                    acc = tma.wgmma_wait(acc, IN_FLIGHT)
+                acc = tma.wgmma_wait(acc)
+                pipe.release_pending()  # the last stage, which no iteration followed
+                inside = i32(extents.columns - column)  # columns of the tile in the matrix
+                if part.begin > 0:
+                    slot = i64(worker) * (CLUSTER * WARPGROUPS) + place
+                    write_sums(acc, stream, slot, inside)
+                else:
+                    if part.end < extents.steps:  # a head, with which the range ends
+                        stop = u32(parts.stop + extents.steps - part.end)
+                        acc = add_sums(
+                            *(acc, stream, extents.steps, worker),
+                            *(parts.stop, stop, place, inside),
+                        )
+                    at = (tile.batch, row + mma_row, column)
+                    store(acc, results, sources, out, at, mma_row, extents, terms)
+        results.close()
+        if NUM_SOURCES:
+            source_pipe.close()
+        pipe.close()
+
+    return jitted(plan, stream_k)
