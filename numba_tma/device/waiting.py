@@ -1,9 +1,10 @@
-"""Waiting on mbarriers and flags: the loop that PTX leaves to its users, and in debug mode its limit.
+"""Waiting on mbarriers and flags: the loop that PTX leaves to its users; in debug mode its limit.
 
 Every wait of the library is `wait_for`, `wait_for_flag` or `meet`. Outside of debug mode they are a
-loop over mbarrier.try_wait, one over loads, and a named barrier. In debug mode, which the environment or the `Site` chooses
-when a kernel is compiled, they end after `wait_limit` seconds: one thread of the warp leaves a
-record for the host, and the warp exits. See `numba_tma.host.debug`.
+loop over mbarrier.try_wait, one over loads, and a named barrier. In debug mode, which the
+environment or the `Site` chooses when a kernel is compiled, they end after `wait_limit` seconds:
+one thread of the warp leaves a record for the host, and the warp exits. See
+`numba_tma.host.debug`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Configurations of the matmul kernels, and the tiles, roles and stages that follow from them.
 
 A configuration (`Config`, `StreamKConfig`, `SwappedConfig`, `UnalignedConfig`, `Tcgen05Config`,
-`MmaConfig`) is what a user may choose. A plan (`MatmulPlan`, `SwappedPlan`; `unaligned_plan`, `tcgen05_plan` and
-`mma_plan` have the others) adds types, layouts and epilogue, and is all that a kernel is compiled
-for. `choice` says which configuration is fast.
+`MmaConfig`) is what a user may choose. A plan (`MatmulPlan`, `SwappedPlan`; `unaligned_plan`,
+`tcgen05_plan` and `mma_plan` have the others) adds types, layouts and epilogue, and is all that a
+kernel is compiled for. `choice` says which configuration is fast.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class UnalignedConfig:
         )
 
 
-AnyConfig = Config | StreamKConfig | SwappedConfig | Tcgen05Config | MmaConfig | UnalignedConfig
+AnyConfig = Config | StreamKConfig | SwappedConfig | UnalignedConfig | Tcgen05Config | MmaConfig
 CONFIG_CLASSES: tuple[type[AnyConfig], ...] = get_args(AnyConfig)
 
 

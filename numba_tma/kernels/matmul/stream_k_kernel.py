@@ -126,7 +126,7 @@ def parts_of(worker: Integer, workers: Integer, stream: StreamK, steps: Integer)
     return Parts(at, stop, u32(worker), u32(stream.whole), u32(workers), u32(steps))
 
 
-# ------------------------------------------------------- hand over: sums of a part, by each warp
+# --------------------------------------------------- hand over: sums of a part, by each MMA warp
 
 
 @device_function
@@ -135,34 +135,31 @@ def flag_of(stream: StreamK, slot: Integer) -> Address:
     return stream.flags + 4 * (4 * slot + ptx.tid_x() % 128 // 32)
 
 
-def sums_write(plan: MatmulPlan) -> DeviceFunction:
-    """Return the function that writes an accumulator to a slot."""
-    NBYTES = slot_nbytes(plan)
+def hand_over(plan: MatmulPlan) -> tuple[DeviceFunction, DeviceFunction]:
+    """Return the functions that write an accumulator to a worker's slot, and that add slots to one.
+
+    A worker has a slot for each MMA warpgroup of its blocks; `place` is the caller's among them.
+    `columns` of the tile are inside the matrix.
+    """
+    NBYTES, SLOTS = slot_nbytes(plan), plan.config.cluster * plan.warpgroups
 
     @device_function
-    def write(acc, stream, slot, columns):  # type: ignore[no-untyped-def]
+    def write(acc, stream, worker, place, columns):  # type: ignore[no-untyped-def]
+        slot = i64(worker) * SLOTS + place
         store_global_by_thread(acc, stream.sums + slot * NBYTES, columns)
         ptx.bar_warp_sync()
         if ptx.laneid() == 0:
             ptx.fence_acq_rel("gpu")
             ptx.atom_exch_b32(flag_of(stream, slot), 1)
 
-    return write
-
-
-def sums_addition(plan: MatmulPlan) -> DeviceFunction:
-    """Return the function that adds to the sums of a tile's head those of its other parts.
-
-    These are in the slots of the workers that follow `worker`, whose range ends at `end`, up to the
-    tile's end at `stop`. `apart` is how many slots a worker has, `place` which of them.
-    """
-    NBYTES, APART = slot_nbytes(plan), plan.config.cluster * plan.warpgroups
-
     @device_function
-    def add(acc, stream, steps, worker, end, stop, place, columns):  # type: ignore[no-untyped-def]
+    def add(acc, stream, worker, place, columns, end, steps):  # type: ignore[no-untyped-def]
+        """Add the parts that follow the head of a tile, with which the worker's range ends."""
+        over = quotient(end, steps)[1]
+        stop = u32(end + steps - over)  # of the tile
         while end < stop:
             worker = u32(worker + 1)
-            slot = i64(worker) * APART + place
+            slot = i64(worker) * SLOTS + place
             wait_for_flag(flag_of(stream, slot), SUMS)
             ptx.fence_acq_rel("gpu")
             ptx.bar_warp_sync()  # no lane reads the flag any more
@@ -172,7 +169,7 @@ def sums_addition(plan: MatmulPlan) -> DeviceFunction:
             end = range_begin(u32(worker + 1), stream, steps)
         return acc
 
-    return add
+    return write, add
 
 
 # ------------------------------------------------------------------------------ the kernel
@@ -197,7 +194,7 @@ def stream_k_kernel(plan: MatmulPlan) -> Kernel:
     COLUMNS, NUM_SOURCES = plan.out_columns, plan.epilogue.sources
     SOURCE_TILES = NUM_SOURCES * plan.epilogue_tiles
     load_b, load_source, first_row = b_load(plan), source_load(plan), warpgroup_row(plan)
-    write_sums, add_sums = sums_write(plan), sums_addition(plan)
+    write_sums, add_sums = hand_over(plan)
     store = tile_store(plan, plan.epilogue_tiles - 1)
 
     def stream_k(a, b, out, old, residual, extents, terms, stream):  # type: ignore[no-untyped-def]
@@ -214,7 +211,8 @@ def stream_k_kernel(plan: MatmulPlan) -> Kernel:
         schedule = SCHEDULER.over(extents.tile_rows // CLUSTER, extents.tile_columns, extents.batch)
         workers, rank = ptx.nclusterid_x(), ptx.cluster_ctarank()
         worker = u32(workers - 1 - ptx.clusterid_x())  # waits for those of smaller cluster numbers
-        parts = parts_of(worker, workers, stream, extents.steps)
+        steps = u32(extents.steps)
+        parts = parts_of(worker, workers, stream, steps)
         if pipe.is_producer():
             PRODUCER.set_registers()
             for part in parts:
@@ -250,17 +248,12 @@ def stream_k_kernel(plan: MatmulPlan) -> Kernel:
                     acc = tma.wgmma_wait(acc, IN_FLIGHT)
                 acc = tma.wgmma_wait(acc)
                 pipe.release_pending()  # the last stage, which no iteration followed
-                inside = i32(extents.columns - column)  # columns of the tile in the matrix
+                columns = i32(extents.columns - column)
                 if part.begin > 0:
-                    slot = i64(worker) * (CLUSTER * WARPGROUPS) + place
-                    write_sums(acc, stream, slot, inside)
+                    write_sums(acc, stream, worker, place, columns)
                 else:
-                    if part.end < extents.steps:  # a head, with which the range ends
-                        stop = u32(parts.stop + extents.steps - part.end)
-                        acc = add_sums(
-                            *(acc, stream, extents.steps, worker),
-                            *(parts.stop, stop, place, inside),
-                        )
+                    if part.end < steps:
+                        acc = add_sums(acc, stream, worker, place, columns, parts.stop, steps)
                     at = (tile.batch, row + mma_row, column)
                     store(acc, results, sources, out, at, mma_row, extents, terms)
         results.close()

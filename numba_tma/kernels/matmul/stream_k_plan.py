@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from numba_tma.kernels.matmul.plan import WGMMA_ROWS, MatmulPlan
 
-FEWEST = 4  #: stages of a part of a tile at least: a part's sums go through memory
+FEWEST = 2  #: stages of a part of a tile at least: a part's sums go through memory
+SHORTEST = 8  #: stages of a cluster at least, if there are fewer tiles than clusters
 
 
 class StreamK(NamedTuple):
@@ -39,7 +40,7 @@ def divide(tiles: int, steps: int, most: int) -> Division:
     ValueError
         If the stages do not fit into 31 bits.
     """
-    clusters = min(most, max(tiles, tiles * steps // (2 * FEWEST)))
+    clusters = min(most, max(tiles, tiles * steps // SHORTEST))
     whole = max(tiles // clusters - 1, 0) * clusters
     stages = (tiles - whole) * steps
     if stages >= 1 << 31:
