@@ -121,9 +121,10 @@ def matmul(
     scale_dtype
         "ue8m0" or "ue4m3", where the scales of e2m1 are held as uint8.
     config
-        A `Config`, `SwappedConfig` or `UnalignedConfig` on Hopper, a `Tcgen05Config` on Blackwell
-        (compute capability 10.0, 10.3 and 11.0), and an `MmaConfig` on any GPU, which compute
-        capability 12.x needs; the one that is expected to be fastest if None.
+        A `Config`, `StreamKConfig`, `SwappedConfig` or `UnalignedConfig` on Hopper, a
+        `Tcgen05Config` on Blackwell (compute capability 10.0, 10.3 and 11.0), and an `MmaConfig` on
+        any GPU, which compute capability 12.x needs; the one that is expected to be fastest if
+        None.
     tune
         Use the configuration that was measured to be fastest; ignored if `config` is given. The
         first call for a GPU, types, layouts and sizes compiles and measures all configurations,

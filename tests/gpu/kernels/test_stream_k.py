@@ -1,4 +1,4 @@
-"""Stream-K against float64, and its hand-overs again: streams, graphs, and after a failed launch."""
+"""Stream-K against float64, and its hand-overs: again, on streams, in graphs, after a failure."""
 
 import numpy as np
 import pytest
