@@ -36,12 +36,12 @@ from typing import Any, NamedTuple
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma.backend.interface import device_class, device_function, i32, i64, u32
+from numba_tma.backend.interface import device_class, device_function, i64, u32
 from numba_tma.backend.primitives import quotient
 from numba_tma.device.fragment_moves import add_global_by_thread, store_global_by_thread
 from numba_tma.device.tile_indices import Iteration
 from numba_tma.device.waiting import wait_for_flag
-from numba_tma.host.annotations import Address, DeviceFunction, Integer, Kernel
+from numba_tma.host.annotations import DeviceFunction, Integer, Kernel
 from numba_tma.host.debug import Site
 from numba_tma.kernels.matmul.kernel import (
     IN_FLIGHT,
@@ -92,6 +92,7 @@ def range_begin(worker: Integer, stream: StreamK, steps: Integer) -> int:
 class Parts(Iteration):
     """What a worker computes: the parts of its range, and then its whole tiles."""
 
+    worker: u32  # its number
     at: u32  # where the next part begins
     stop: u32  # where the range ends
     number: u32  # of the next whole tile
@@ -119,33 +120,34 @@ class Parts(Iteration):
 @device_function
 def parts_of(worker: Integer, workers: Integer, stream: StreamK, steps: Integer) -> Parts:
     """Return the parts of a worker."""
-    at, stop = (
-        range_begin(worker, stream, steps),
-        range_begin(u32(worker + 1), stream, steps),
-    )
-    return Parts(at, stop, u32(worker), u32(stream.whole), u32(workers), u32(steps))
+    first, length = u32(worker), u32(steps)
+    at = range_begin(first, stream, length)
+    stop = range_begin(u32(first + 1), stream, length)
+    return Parts(first, at, stop, first, u32(stream.whole), u32(workers), length)
 
 
 # --------------------------------------------------- hand over: sums of a part, by each MMA warp
 
 
-@device_function
-def flag_of(stream: StreamK, slot: Integer) -> Address:
-    """Return the address of the calling warp's flag of a slot."""
-    return stream.flags + 4 * (4 * slot + ptx.tid_x() % 128 // 32)
-
-
 def hand_over(plan: MatmulPlan) -> tuple[DeviceFunction, DeviceFunction]:
-    """Return the functions that write an accumulator to a worker's slot, and that add slots to one.
+    """Return the functions that write the sums of a part, and that add those of others to a head.
 
-    A worker has a slot for each MMA warpgroup of its blocks; `place` is the caller's among them.
-    `columns` of the tile are inside the matrix.
+    A worker has a slot for each MMA warpgroup of each block. `columns` of the tile are inside the
+    matrix.
     """
-    NBYTES, SLOTS = slot_nbytes(plan), plan.config.cluster * plan.warpgroups
+    NBYTES, CLUSTER, WARPGROUPS = slot_nbytes(plan), plan.config.cluster, plan.warpgroups
 
     @device_function
-    def write(acc, stream, worker, place, columns):  # type: ignore[no-untyped-def]
-        slot = i64(worker) * SLOTS + place
+    def slot_of(worker, rank, mma_row):  # type: ignore[no-untyped-def]
+        return (i64(worker) * CLUSTER + rank) * WARPGROUPS + mma_row // WGMMA_ROWS
+
+    @device_function
+    def flag_of(stream, slot):  # type: ignore[no-untyped-def]
+        return stream.flags + 4 * (4 * slot + ptx.tid_x() % 128 // 32)
+
+    @device_function
+    def write(acc, stream, parts, rank, mma_row, columns):  # type: ignore[no-untyped-def]
+        slot = slot_of(parts.worker, rank, mma_row)
         store_global_by_thread(acc, stream.sums + slot * NBYTES, columns)
         ptx.bar_warp_sync()
         if ptx.laneid() == 0:
@@ -153,23 +155,56 @@ def hand_over(plan: MatmulPlan) -> tuple[DeviceFunction, DeviceFunction]:
             ptx.atom_exch_b32(flag_of(stream, slot), 1)
 
     @device_function
-    def add(acc, stream, worker, place, columns, end, steps):  # type: ignore[no-untyped-def]
-        """Add the parts that follow the head of a tile, with which the worker's range ends."""
-        over = quotient(end, steps)[1]
-        stop = u32(end + steps - over)  # of the tile
+    def add(acc, part, stream, parts, rank, mma_row, columns):  # type: ignore[no-untyped-def]
+        worker, end = parts.worker, parts.stop
+        stop = u32(end + parts.steps - part.end)  # of a tile whose head is the last of the range
         while end < stop:
             worker = u32(worker + 1)
-            slot = i64(worker) * SLOTS + place
+            slot = slot_of(worker, rank, mma_row)
             wait_for_flag(flag_of(stream, slot), SUMS)
             ptx.fence_acq_rel("gpu")
             ptx.bar_warp_sync()  # no lane reads the flag any more
             if ptx.laneid() == 0:
                 ptx.atom_exch_b32(flag_of(stream, slot), 0)
             acc = add_global_by_thread(acc, stream.sums + slot * NBYTES, columns)
-            end = range_begin(u32(worker + 1), stream, steps)
+            end = range_begin(u32(worker + 1), stream, parts.steps)
         return acc
 
     return write, add
+
+
+# ------------------------------------------------------------------ loads, by one elected thread
+
+
+def operand_load(plan: MatmulPlan) -> DeviceFunction:
+    """Return the load of the tiles of a and b of a stage; `at` is (batch, row, column)."""
+    STAGE_K, A_MAJOR, load_b = plan.k, plan.a_major, b_load(plan)
+
+    @device_function
+    def load(a, b, stage, at, k_tile, rank, extents):  # type: ignore[no-untyped-def]
+        batch, row, column = at
+        a_matrix, k = batch * extents.a_stride, k_tile * STAGE_K
+        if A_MAJOR == "K":
+            a.load(stage.a, (a_matrix, row, k), stage.barrier)
+        else:
+            a.load(stage.a, (a_matrix, k, row), stage.barrier)
+        load_b(b, stage, batch * extents.b_stride, column, k, rank)
+
+    return load
+
+
+def sources_load(plan: MatmulPlan) -> DeviceFunction:
+    """Return the loads of all tiles of the sources of a tile at `at`."""
+    COLUMNS, NUM_SOURCES, load = plan.out_columns, plan.epilogue.sources, source_load(plan)
+    TILES = NUM_SOURCES * plan.epilogue_tiles
+
+    @device_function
+    def load_all(pipe, old, residual, at):  # type: ignore[no-untyped-def]
+        batch, row, column = at
+        for i, stage in pipe.produce(0, TILES):
+            load(old, residual, i, stage, (batch, row, column + i // NUM_SOURCES * COLUMNS))
+
+    return load_all
 
 
 # ------------------------------------------------------------------------------ the kernel
@@ -182,20 +217,17 @@ def stream_k_kernel(plan: MatmulPlan) -> Kernel:
     Its arguments are those of `matmul_kernel`, and a `StreamK`. The grid has as many clusters as
     the division says.
     """
-    M, N, STAGE_K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
-    A_MAJOR, B_MAJOR, WARPGROUPS = plan.a_major, plan.b_major, plan.warpgroups
-    PRODUCER, ACC, ADDRESSABLE = plan.roles.load, plan.accumulator.name, plan.addressable
+    M, N, CLUSTER, B_MAJOR = plan.config.m, plan.config.n, plan.config.cluster, plan.b_major
+    A_MAJOR, ACC, ADDRESSABLE = plan.a_major, plan.accumulator.name, plan.addressable
+    PRODUCER, HAS_SOURCES = plan.roles.load, plan.epilogue.sources > 0
     MMA = plan.consumers[0]  # all consumer warpgroups have equal registers
     PIPE, SCHEDULER = operand_pipeline(plan), scheduler(plan)
     SOURCES = tma.TilePipeline(
         SOURCE_STAGES, source=plan.source_tile, producer=PRODUCER, consumer=plan.consumers
     )
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=plan.consumers)
-    COLUMNS, NUM_SOURCES = plan.out_columns, plan.epilogue.sources
-    SOURCE_TILES = NUM_SOURCES * plan.epilogue_tiles
-    load_b, load_source, first_row = b_load(plan), source_load(plan), warpgroup_row(plan)
-    write_sums, add_sums = hand_over(plan)
-    store = tile_store(plan, plan.epilogue_tiles - 1)
+    load, load_sources, first_row = operand_load(plan), sources_load(plan), warpgroup_row(plan)
+    (write_sums, add_sums), store = hand_over(plan), tile_store(plan, plan.epilogue_tiles - 1)
 
     def stream_k(a, b, out, old, residual, extents, terms, stream):  # type: ignore[no-untyped-def]
         if ptx.tid_x() == 0:
@@ -204,41 +236,31 @@ def stream_k_kernel(plan: MatmulPlan) -> Kernel:
             if ADDRESSABLE:
                 out.prefetch()
         sources: Any = 0
-        if NUM_SOURCES:
+        if HAS_SOURCES:
             source_pipe = SOURCES.start(sync=False)  # PIPE.start() synchronises for both rings
             sources = source_pipe.consumer()
         pipe, results = PIPE.start(), RESULTS.start()  # the first synchronises block or cluster
         schedule = SCHEDULER.over(extents.tile_rows // CLUSTER, extents.tile_columns, extents.batch)
         workers, rank = ptx.nclusterid_x(), ptx.cluster_ctarank()
-        worker = u32(workers - 1 - ptx.clusterid_x())  # waits for those of smaller cluster numbers
-        steps = u32(extents.steps)
-        parts = parts_of(worker, workers, stream, steps)
+        # A worker waits for those that follow it, which are the clusters of smaller numbers.
+        parts = parts_of(workers - 1 - ptx.clusterid_x(), workers, stream, extents.steps)
         if pipe.is_producer():
             PRODUCER.set_registers()
             for part in parts:
                 tile = schedule.tile(part.number)
-                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
-                a_matrix, b_matrix = tile.batch * extents.a_stride, tile.batch * extents.b_stride
-                # One elected thread executes the bodies of the loops below. `produce` has waited
-                # until the stage is empty and armed its barrier with the bytes of all its tiles.
+                at = (tile.batch, (tile.row * CLUSTER + rank) * M, tile.column * N)
+                # One elected thread executes the body. `produce` has waited until the stage is
+                # empty and armed its barrier with the bytes of all its tiles.
                 for k_tile, stage in pipe.produce(part.begin, part.end):
-                    k = k_tile * STAGE_K
-                    if A_MAJOR == "K":
-                        a.load(stage.a, (a_matrix, row, k), stage.barrier)
-                    else:
-                        a.load(stage.a, (a_matrix, k, row), stage.barrier)
-                    load_b(b, stage, b_matrix, column, k, rank)
-                if NUM_SOURCES and part.begin == 0:
-                    for i, stage in source_pipe.produce(0, SOURCE_TILES):
-                        at = (tile.batch, row, column + i // NUM_SOURCES * COLUMNS)
-                        load_source(old, residual, i, stage, at)
+                    load(a, b, stage, at, k_tile, rank, extents)
+                if HAS_SOURCES and part.begin == 0:
+                    load_sources(source_pipe, old, residual, at)
         else:
             MMA.set_registers()
             mma_row = first_row()
-            place = rank * WARPGROUPS + mma_row // WGMMA_ROWS  # of a slot among a worker's
             for part in parts:
                 tile = schedule.tile(part.number)
-                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
+                row, column = (tile.row * CLUSTER + rank) * M + mma_row, tile.column * N
                 acc = tma.fragment(N, ACC)
                 for _, stage in pipe.consume(part.begin, part.end, in_flight=IN_FLIGHT):
                     a_rows = stage.a.matrix_descriptor(A_MAJOR).advance(row=mma_row)
@@ -248,16 +270,15 @@ def stream_k_kernel(plan: MatmulPlan) -> Kernel:
                     acc = tma.wgmma_wait(acc, IN_FLIGHT)
                 acc = tma.wgmma_wait(acc)
                 pipe.release_pending()  # the last stage, which no iteration followed
-                columns = i32(extents.columns - column)
+                columns = extents.columns - column
                 if part.begin > 0:
-                    write_sums(acc, stream, worker, place, columns)
+                    write_sums(acc, stream, parts, rank, mma_row, columns)
                 else:
-                    if part.end < steps:
-                        acc = add_sums(acc, stream, worker, place, columns, parts.stop, steps)
-                    at = (tile.batch, row + mma_row, column)
+                    acc = add_sums(acc, part, stream, parts, rank, mma_row, columns)
+                    at = (tile.batch, row, column)
                     store(acc, results, sources, out, at, mma_row, extents, terms)
         results.close()
-        if NUM_SOURCES:
+        if HAS_SOURCES:
             source_pipe.close()
         pipe.close()
 

@@ -17,6 +17,7 @@ from numba_tma.kernels.matmul.choice import CONFIGS
 from numba_tma.kernels.matmul.kernel import matmul_kernel
 from numba_tma.kernels.matmul.plan import Config
 from numba_tma.kernels.matmul.stream_k_kernel import (
+    Part,
     hand_over,
     parts_of,
     stream_k_kernel,
@@ -93,13 +94,14 @@ def test_owners_take_the_slots_of_their_tile_in_order(monkeypatch, tiles):
         taken = []
         for worker, parts in enumerate(all_parts):
             for number, begin, end in parts:
-                if begin == 0 and end < steps:
-                    waited.clear()
-                    stop = (number - division.whole) * steps + end
-                    add(None, stream, worker, 1, 32, stop, steps)
-                    found = [(slot - 1) // 2 for slot in waited]
-                    assert found == slots[number] and found[0] == worker + 1
-                    taken += found
+                waited.clear()
+                of_worker = parts_of(worker, len(all_parts), stream, steps)
+                if begin == 0:
+                    add(None, Part(number, begin, end), stream, of_worker, 1, 0, 32)
+                found = [(slot - 1) // 2 for slot in waited]
+                assert found == (slots[number] if not begin and end < steps else [])
+                assert found == sorted(found) and found[:1] in ([], [worker + 1])
+                taken += found
         assert sorted(taken) == sorted(sum(slots.values(), []))
 
 
@@ -149,10 +151,10 @@ def test_sums_go_through_a_slot(dtype):
     def kernel(out, sums, flags):
         stream = StreamK(0, 20, 0, sums.ctypes.data, flags.ctypes.data)
         acc = tma.fragment(N, ACC).map_coords(number)
-        write(acc, stream, 1, 0, 100)
-        write(acc, stream, 2, 0, 300)
+        write(acc, stream, parts_of(1, 3, stream, 60), 0, 0, 100)
+        write(acc, stream, parts_of(2, 3, stream, 60), 0, 0, 300)
         # Worker 0 has stages 0 to 20 of a tile of 60.
-        acc = add(acc, stream, np.uint32(0), 0, 100, np.uint32(20), np.uint32(60))
+        acc = add(acc, Part(0, 0, 20), stream, parts_of(0, 3, stream, 60), 0, 0, 100)
         acc.store_global(out, 0, 0)
 
     out = np.zeros((64, N), as_dtype(dtype).numpy)
