@@ -12,7 +12,7 @@ import numba_tma as tma
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.matmul import StreamKConfig, grouped_matmul
 from numba_tma.kernels.matmul import stream_k_kernel as module
-from numba_tma.kernels.matmul.arguments import Epilogue
+from numba_tma.kernels.matmul.arguments import Epilogue, MatmulExtents
 from numba_tma.kernels.matmul.choice import CONFIGS
 from numba_tma.kernels.matmul.kernel import matmul_kernel
 from numba_tma.kernels.matmul.plan import Config
@@ -170,6 +170,52 @@ def test_sums_go_through_a_slot(dtype):
     written = ["bar.warp.sync", "fence.acq_rel.gpu"]
     assert names == written * 2 + ["fence.acq_rel.gpu", "bar.warp.sync"] * 2
     assert [name for name, *_ in logs[33]] == ["bar.warp.sync"] * 2 + written[::-1] * 2
+
+
+# ------------------------------------------------------------- the kernel, executed by itself
+
+SUMS, FLAGS = 1 << 33, 1 << 34  # addresses
+
+
+@pytest.mark.parametrize(("tiles", "steps", "most"), [(3, 9, 2), (1, 24, 3), (5, 6, 2), (4, 1, 2)])
+def test_clusters_load_hand_over_and_store_what_is_theirs(tiles, steps, most):
+    """The blocks run one after the other, so a block that waits for a later one never ends."""
+    division, _, all_parts = divided(tiles, steps, most)
+    extents = MatmulExtents(64, 32 * tiles, 1, tiles, 1, steps, 0, 0, 1)
+    maps, terms, blocks = [bytes(128)] * 3, (1.0, 0.0, 0, 0, 0), division.clusters
+    given = (*maps, 0, 0, *extents, *terms, *division[1:], SUMS, FLAGS)
+    machine = Machine(compiled(SMALL), *given, block=(256, 1, 1), grid=(blocks, 1, 1))
+    stored = []
+    for block in range(blocks):
+        worker = blocks - 1 - block
+        here = {"block": (block, 0, 0), "clusterid__x": block, "nclusterid__x": blocks}
+        log = machine.run(0, **here)
+        loads = [values[1][1] for name, values in log if name.startswith("cp.async.bulk.tensor")]
+        expected = []
+        for number, begin, end in all_parts[worker]:
+            for k in range(64 * begin, 64 * end, 64):
+                expected += [(k, 0, 0), (k, 32 * number, 0)]
+        assert loads == expected
+        logs = machine.run_together(range(160, 192), **here)  # an MMA warp
+        slots = {
+            kind: sorted({(at - SUMS) // slot_nbytes(SMALL) for name, at, _ in machine.accesses
+                          if name.startswith(f"{kind}.global.v4")})
+            for kind in ("st", "ld")
+        }  # fmt: skip
+        parts = all_parts[worker]
+        assert slots["st"] == [worker] * (parts[0].begin > 0)
+        heads = [part.number for part in parts if part.end < steps and part.begin == 0]
+        holders = range(worker + 1, blocks)
+        assert slots["ld"] == [
+            other for other in holders for part in all_parts[other][:1]
+            if part.begin > 0 and part.number in heads
+        ]  # fmt: skip
+        stored += [part.number for part in parts if part.begin == 0]
+        named = [name for name, *_ in logs[0]]
+        products = sum(part.end - part.begin for part in parts)
+        assert sum(name.startswith("wgmma.mma_async") for name in named) == 4 * products
+    assert sorted(stored) == list(range(tiles))
+    assert not any(machine.peek(FLAGS, 16 * blocks))
 
 
 # ---------------------------------------------------------------------------- machine code
