@@ -380,25 +380,12 @@ def tile_address(what: str, operand: object) -> int:
     return address(operand)
 
 
-_PAGE = 4096
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _page(number: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return the bytes of a page as one array, by which races at addresses are found."""
-    memory: Any = (ctypes.c_uint8 * _PAGE).from_address(number * _PAGE)
-    return np.frombuffer(memory, np.uint8)
-
-
 def global_bytes(operand: Any, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Return a writable view of the first `nbytes` bytes at an array or an address (simulator).
 
     The simulator's global memory is the memory of this process.
     """
     if isinstance(operand, (int, np.integer)):
-        page, start = divmod(int(operand), _PAGE)
-        if start + nbytes <= _PAGE:
-            return _page(page)[start : start + nbytes]
         memory: Any = (ctypes.c_uint8 * int(nbytes)).from_address(int(operand))
         return np.frombuffer(memory, np.uint8)
     array = getattr(operand, "_ary", operand)
