@@ -1,29 +1,29 @@
 """The stream-K matmul kernel: clusters divide the tiles that do not fill a wave along K.
 
 Cost model: that of `kernel`, but all clusters compute equally many stages, where the last wave of
-whole tiles leaves SMs idle. For that the sums of nearly each block go through memory once, written
-and read: ``m * n * 4`` bytes in L2, during which its tensor cores wait.
+whole tiles leaves SMs idle. In return nearly every block writes and reads the sums of one tile,
+``m * n * 4`` bytes in L2, while its tensor cores wait.
 
 Whole waves of tiles come first in the schedule; the rest, of one to two waves, is divided. Its
-stages form one sequence, tile after tile, of which each cluster has a range of equal length:
+stages form one sequence, tile after tile, of which each cluster has a range of equal length. A
+cluster is a *worker* here, and the workers are numbered from the last cluster to the first.
 
     tile        0           1           2           3
     stages      |-----------|-----------|-----------|-----------|
     worker      |000000000000000|1111111111111111|22222222222222|
 
-- A range begins with the end of a tile (or its middle), unless it begins with the tile. The sums of
-  this part go to a slot of the worker in global memory.
-- Whole tiles may follow, and then the head of a tile. Its *owner* adds to the head's sums those of
-  the parts that follow, in their order, so equal calls give equal bits. It applies the epilogue.
-- Then come the worker's whole tiles.
+- Most ranges begin inside of a tile. The sums of this part go to the worker's slot in global
+  memory.
+- Whole tiles may follow, and then the head of a tile. The worker of the head, its *owner*, adds the
+  slots of the other parts in their order, so equal calls give equal bits. It applies the epilogue.
+- The worker's whole tiles come after its range.
 
-Each worker writes its slot before all else, so an owner seldom waits. An owner waits for workers
-that follow it, which are the blocks before it: the hardware starts blocks in the order of their
-numbers, so what a block waits for has started, even if not all blocks run at once.
+Each worker writes its slot before all else, so an owner seldom waits. An owner waits for workers of
+larger numbers, which are blocks of smaller numbers. The hardware starts blocks in the order of
+their numbers, so the blocks that others wait for have started, even if not all run at once.
 
 A warp hands over to the same warp of another block: a slot has the sums in the order of the
-threads, and each warp has a flag. A reader sets the flag back to 0, which is what the next launch
-finds.
+threads, and each warp has a flag. A reader sets the flag back to 0 for the next launch.
 
 Loads, epilogue stores and pipelines are those of `kernel`.
 """
@@ -41,7 +41,7 @@ from numba_tma.backend.primitives import quotient
 from numba_tma.device.fragment_moves import add_global_by_thread, store_global_by_thread
 from numba_tma.device.tile_indices import Iteration
 from numba_tma.device.waiting import wait_for_flag
-from numba_tma.host.annotations import DeviceFunction, Integer, Kernel
+from numba_tma.host.annotations import Address, DeviceFunction, Integer, Kernel
 from numba_tma.host.debug import Site
 from numba_tma.kernels.matmul.kernel import (
     IN_FLIGHT,
@@ -72,10 +72,10 @@ class Part(NamedTuple):
 
 @device_function
 def range_begin(worker: Integer, stream: StreamK, steps: Integer) -> int:
-    """Return where a worker's range begins, which is where the one of the worker before ends.
+    """Return where a worker's range begins, and that of the worker before ends.
 
-    It is counted in stages of the divided tiles, of which each has `steps`. A begin that would
-    leave too few stages of a tile on one side is moved to that side's end.
+    The result counts stages of the divided tiles, `steps` for each. A range that would begin fewer
+    than `FEWEST` stages from the edge of a tile begins at the edge.
     """
     number, length = u32(worker), u32(steps)
     at = u32(number * u32(stream.share) + min(number, u32(stream.longer)))
@@ -138,11 +138,11 @@ def hand_over(plan: MatmulPlan) -> tuple[DeviceFunction, DeviceFunction]:
     NBYTES, CLUSTER, WARPGROUPS = slot_nbytes(plan), plan.config.cluster, plan.warpgroups
 
     @device_function
-    def slot_of(worker, rank, mma_row):  # type: ignore[no-untyped-def]
+    def slot_of(worker: Integer, rank: Integer, mma_row: Integer) -> int:
         return (i64(worker) * CLUSTER + rank) * WARPGROUPS + mma_row // WGMMA_ROWS
 
     @device_function
-    def flag_of(stream, slot):  # type: ignore[no-untyped-def]
+    def flag_of(stream: StreamK, slot: Integer) -> Address:
         return stream.flags + 4 * (4 * slot + ptx.tid_x() % 128 // 32)
 
     @device_function

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 from numba import cuda
 
+import numba_tma as tma
+from numba_tma.device.waiting import wait_for_flag
+from numba_tma.host.debug import Site
 from numba_tma.kernels._host import memo
 from numba_tma.kernels._host.device import resident_clusters
 from numba_tma.kernels.matmul import Config, StreamKConfig, matmul
@@ -125,8 +128,8 @@ def test_graphs():
 @on_gpu(limit=LIMIT)
 def test_after_a_failed_launch():
     """The flags of a failed launch, wherever they are left, serve no other launch."""
-    a, b = map(Device, factors(500, 500, 2000, ("bf16", "bf16")))
-    out = Device(np.zeros((500, 500), TYPES["bf16"]))
+    a, b = map(Device, factors(512, 512, 2000, ("bf16", "bf16")))
+    out = Device(np.zeros((512, 512), TYPES["bf16"]))
     memo.forget_all()
     first = matmul(a, b, out, config=SMALL).get().view(np.uint16).copy()
     (call,) = (call for calls in memo._tables for call in calls.table.values())
@@ -142,6 +145,21 @@ def test_after_a_failed_launch():
         matmul(a, b, out, config=SMALL)
     again = matmul(a, b, out, config=SMALL).get().view(np.uint16)
     np.testing.assert_array_equal(again, first)
+
+
+@on_gpu(limit=LIMIT)
+def test_a_flag_that_nobody_sets_ends_in_debug_mode():
+    SITE = Site("sums of another block", kind="flag", debug=True)
+
+    @cuda.jit
+    def waits(flags):
+        wait_for_flag(flags.ctypes.data, SITE)
+
+    flags = cuda.to_device(np.zeros(1, np.uint32))
+    with pytest.raises(tma.PipelineTimeout, match=r"warp 0 of block .* on sums of another block"):
+        waits[2, 32](flags)
+    flags.copy_to_device(np.ones(1, np.uint32))
+    waits[2, 32](flags)
 
 
 @on_gpu(limit=LIMIT)
