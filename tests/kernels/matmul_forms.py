@@ -35,7 +35,7 @@ INT, F32, BYTES = types.int64, types.float32, types.uint8[::1]
 PLAIN, USUAL, FEW_ROWS = Epilogue(), Config(), SwappedConfig()
 BLACKWELL, BY_MMA = Tcgen05Config(), MmaConfig()
 EVERYTHING = Epilogue(True, True, True, True, as_dtype("bf16"), "gelu", True)
-_HELD = {"f32": types.float32, "i32": types.int32, "f16": types.uint16, "bf16": types.uint16}
+_HELD = {"f32": types.float32, "i32": types.uint32, "f16": types.uint16, "bf16": types.uint16}
 
 
 def form(

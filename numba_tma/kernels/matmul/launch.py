@@ -511,5 +511,6 @@ def target(plan: MatmulPlan | MmaPlan, out: Array) -> TensorMap | DeviceArray:
 
 
 def _elements(out: Array) -> DeviceArray:
-    """Return the array that threads write to, as bits for 16-bit types, which Numba may lack."""
-    return out.as_dtype(as_dtype("u16") if out.itemsize == 2 else out.dtype).as_argument()
+    """Return the array that threads write to: of f32, or of the bits that they load."""
+    bits = as_dtype(f"u{8 * out.itemsize}")
+    return out.as_dtype(out.dtype if out.dtype.name == "f32" else bits).as_argument()
