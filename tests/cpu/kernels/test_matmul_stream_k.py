@@ -177,45 +177,48 @@ def test_sums_go_through_a_slot(dtype):
 SUMS, FLAGS = 1 << 33, 1 << 34  # addresses
 
 
+def slots_of(machine, access):
+    """Return which slots of an MMA warpgroup the last run has stored to, or loaded from."""
+    places = {at for name, at, _ in machine.accesses if name.startswith(f"{access}.global.v4")}
+    return sorted({(at - SUMS) // slot_nbytes(SMALL) for at in places})
+
+
+@pytest.mark.parametrize("cluster", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("tiles", "steps", "most"), [(3, 9, 2), (1, 24, 3), (5, 6, 2), (4, 1, 2)])
-def test_clusters_load_hand_over_and_store_what_is_theirs(tiles, steps, most):
+def test_clusters_load_hand_over_and_store_what_is_theirs(tiles, steps, most, cluster):
     """The blocks run one after the other, so a block that waits for a later one never ends."""
     division, _, all_parts = divided(tiles, steps, most)
-    extents = MatmulExtents(64, 32 * tiles, 1, tiles, 1, steps, 0, 0, 1)
-    maps, terms, blocks = [bytes(128)] * 3, (1.0, 0.0, 0, 0, 0), division.clusters
+    extents = MatmulExtents(64 * cluster, 32 * tiles, cluster, tiles, 1, steps, 0, 0, 1)
+    maps, terms = [bytes(128)] * 3, (1.0, 0.0, 0, 0, 0)
     given = (*maps, 0, 0, *extents, *terms, *division[1:], SUMS, FLAGS)
-    machine = Machine(compiled(SMALL), *given, block=(256, 1, 1), grid=(blocks, 1, 1))
-    stored = []
-    for block in range(blocks):
-        worker = blocks - 1 - block
-        here = {"block": (block, 0, 0), "clusterid__x": block, "nclusterid__x": blocks}
-        log = machine.run(0, **here)
+    plan = form(config=StreamKConfig(64, 32, cluster))
+    machine, stored = Machine(compiled(plan), *given, block=(256, 1, 1)), []
+    for block in range(division.clusters * cluster):
+        number, rank = divmod(block, cluster)
+        worker = division.clusters - 1 - number
+        here = {"block": (block, 0, 0), "clusterid__x": number, "nclusterid__x": division.clusters}
+        here |= {"cluster_ctarank": rank, "cluster_nctarank": cluster}
+        parts, later = all_parts[worker], all_parts[worker + 1 :]
+        stages = [(tile, 64 * k) for tile, begin, end in parts for k in range(begin, end)]
+        log = machine.run(0, **here)  # loads
         loads = [values[1][1] for name, values in log if name.startswith("cp.async.bulk.tensor")]
-        expected = []
-        for number, begin, end in all_parts[worker]:
-            for k in range(64 * begin, 64 * end, 64):
-                expected += [(k, 0, 0), (k, 32 * number, 0)]
-        assert loads == expected
-        logs = machine.run_together(range(160, 192), **here)  # an MMA warp
-        slots = {
-            kind: sorted({(at - SUMS) // slot_nbytes(SMALL) for name, at, _ in machine.accesses
-                          if name.startswith(f"{kind}.global.v4")})
-            for kind in ("st", "ld")
-        }  # fmt: skip
-        parts = all_parts[worker]
-        assert slots["st"] == [worker] * (parts[0].begin > 0)
+        of_a, of_b = (64 * rank, 0), 32 // cluster * rank
+        assert loads == [
+            place for tile, k in stages for place in ((k, *of_a), (k, 32 * tile + of_b, 0))
+        ]
+        log = machine.run_together(range(160, 192), **here)[0]  # an MMA warp
+        products = sum(name.startswith("wgmma.mma_async") for name, _ in log)
+        assert products == 4 * len(stages)
+        assert slots_of(machine, "st") == [worker * cluster + rank] * (parts[0].begin > 0)
         heads = [part.number for part in parts if part.end < steps and part.begin == 0]
-        holders = range(worker + 1, blocks)
-        assert slots["ld"] == [
-            other for other in holders for part in all_parts[other][:1]
-            if part.begin > 0 and part.number in heads
-        ]  # fmt: skip
+        assert slots_of(machine, "ld") == [
+            other * cluster + rank
+            for other, (first, *_) in enumerate(later, worker + 1)
+            if first.begin > 0 and first.number in heads
+        ]
         stored += [part.number for part in parts if part.begin == 0]
-        named = [name for name, *_ in logs[0]]
-        products = sum(part.end - part.begin for part in parts)
-        assert sum(name.startswith("wgmma.mma_async") for name in named) == 4 * products
-    assert sorted(stored) == list(range(tiles))
-    assert not any(machine.peek(FLAGS, 16 * blocks))
+    assert sorted(stored) == sorted([*range(tiles)] * cluster)
+    assert not any(machine.peek(FLAGS, 16 * division.clusters * cluster))
 
 
 # ---------------------------------------------------------------------------- machine code
