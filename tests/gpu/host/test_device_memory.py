@@ -10,7 +10,7 @@ from numba_tma.host import device_memory as module
 from numba_tma.host.device_memory import device_memory
 from numba_tma.kernels._host import memo
 from numba_tma.kernels.rows import column_sum
-from tests.gpu.worker import on_gpu
+from tests.gpu.worker import IMPORT_SECONDS, on_gpu
 
 
 @cuda.jit
@@ -37,7 +37,7 @@ def test_memory_is_not_freed_under_a_launch():
             assert (cuda.as_cuda_array(other).copy_to_host() == round_).all()
 
 
-@on_gpu(limit=60)
+@on_gpu(limit=IMPORT_SECONDS)
 def test_memory_that_is_freed_and_allocated_leaves_the_captures_of_others_valid():
     torch = pytest.importorskip("torch")
     x = torch.ones(64, 64, device="cuda")
