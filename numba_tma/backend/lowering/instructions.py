@@ -41,7 +41,8 @@ _LLVM = {
 }
 
 
-_BITS = {"h": 16, "r": 32, "l": 64, "f": 32, "d": 64}
+#: Bits of the registers that instructions with a predicate return.
+_BITS = {"h": 16, "r": 32}
 
 
 def _returned(row: Instruction, choices: Mapping[str, Any]) -> tuple[types.Type, str, int]:
