@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import collections
 import functools
-import gc
 import inspect
 import operator
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
+from llvmlite.ir import Module
 from numba.core import types
 from numba.cuda import utils
 from numba.cuda.codegen import CUDACodeLibrary
-from numba.cuda.core import ir
+from numba.cuda.core import ir, ir_utils
 from numba.cuda.core.postproc import PostProcessor, VariableLifetime
 from numba.cuda.core.transforms import canonicalize_cfg
 from numba.cuda.core.typeinfer import TypeInferer
@@ -25,26 +25,9 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.target import CUDATypingContext
 from numba.cuda.typing.templates import Signature
 
+from numba_tma.host.collections import without_collections
+
 # ------------------------------------------------------------------ collections of garbage
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def without_collections(function: _F) -> _F:
-    """Let `function` run without collections: a compile makes millions of objects, few cycles."""
-
-    @functools.wraps(function)
-    def run(*args: object, **kws: object) -> object:
-        if not gc.isenabled():
-            return function(*args, **kws)
-        gc.disable()
-        try:
-            return function(*args, **kws)
-        finally:
-            gc.enable()
-
-    return run  # type: ignore[return-value]
-
 
 CUDACodeLibrary.get_asm_strs = without_collections(CUDACodeLibrary.get_asm_strs)
 
@@ -142,6 +125,47 @@ def _has_loops(blocks: dict[int, ir.Block]) -> bool:
 PostProcessor.run = _run_as_needed
 
 
+# ------------------------------------------------------------------ variables of statements
+
+_list = ir.Inst._rec_list_vars
+_list_statement = ir_utils.compat_list_vars_stmt
+#: What holds no variable.
+_WITHOUT_VARIABLES = {ir.Loc, ir.Const, ir.Global, ir.FreeVar, ir.Arg, str, int, bool, type(None)}
+
+
+def _list_variables(self: ir.Inst, value: object) -> list[ir.Var]:
+    """Return the variables in `value`: Numba looks for them in each place and each value."""
+    found: list[ir.Var] = []
+    _add_variables(self, value, found)
+    return found
+
+
+def _add_variables(self: ir.Inst, value: Any, found: list[ir.Var]) -> None:
+    kind = type(value)
+    if kind is ir.Var:
+        found.append(value)
+    elif kind is ir.Expr:
+        _add_variables(value, value._kws, found)
+    elif kind is dict:
+        for part in value.values():
+            _add_variables(self, part, found)
+    elif kind is list or kind is tuple:
+        for part in value:
+            _add_variables(self, part, found)
+    elif kind not in _WITHOUT_VARIABLES:
+        found += _list(self, value)
+
+
+def _list_of_statement(statement: ir.Stmt) -> list[ir.Var]:
+    """Return the variables of a statement; Numba makes the statement anew to find them."""
+    if type(statement) is ir.Assign:
+        return statement.list_vars()  # type: ignore[no-any-return]
+    return _list_statement(statement)  # type: ignore[no-any-return]
+
+
+ir.Inst._rec_list_vars = _list_variables
+ir_utils.compat_list_vars_stmt = _list_of_statement
+
 # ------------------------------------------------------------------ rounds of type inference
 
 _propagate = TypeInferer.propagate
@@ -168,9 +192,11 @@ def _is_in_order(inferer: TypeInferer) -> bool:
 
 TypeInferer.propagate = _propagate_once
 
-# ------------------------------------------------------------------ atomics in LLVM's text
+# ------------------------------------------------------------------ what libNVVM gets
 
 _replace = nvvm.llvm_replace
+_modules = CUDACodeLibrary.modules.fget
+_lazy_add_module = nvvm.CompilationUnit.lazy_add_module
 
 
 def _replace_where_found(llvmir: str) -> str:
@@ -179,4 +205,10 @@ def _replace_where_found(llvmir: str) -> str:
     return _replace(llvmir) if found else llvmir
 
 
+def _modules_once(self: CUDACodeLibrary) -> list[Module]:
+    """Return each module once: Numba lists a function's module for each of its callers."""
+    return list(dict.fromkeys(_modules(self)))
+
+
 nvvm.llvm_replace = _replace_where_found
+CUDACodeLibrary.modules = property(_modules_once)
