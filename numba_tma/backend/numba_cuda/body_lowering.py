@@ -78,6 +78,33 @@ class BodyCallConv(CheckedCallConv):
         """Name no argument: Numba names all of them for each call."""
 
 
+class FoldingBuilder(llvm.IRBuilder):
+    """A builder that takes an element of an aggregate from where it was inserted.
+
+    Objects, tuples and fragments are made of their elements, and mostly used for them.
+    """
+
+    def extract_value(self, agg: llvm.Value, idx: Any, name: str = "") -> llvm.Value:
+        """Return an element of an aggregate."""
+        if isinstance(agg, llvm.instructions.InsertValue):
+            path = tuple(idx) if isinstance(idx, list | tuple) else (idx,)
+            if (element := _inserted(agg).get(path)) is not None:
+                return element
+        return super().extract_value(agg, idx, name)
+
+
+def _inserted(aggregate: llvm.instructions.InsertValue) -> dict[tuple[int, ...], llvm.Value]:
+    """Return the elements that were inserted into an aggregate, by their places."""
+    if (known := vars(aggregate).get("numba_tma_elements")) is None:
+        chain, base = [], aggregate
+        while isinstance(base, llvm.instructions.InsertValue) and len(base.indices) == 1:
+            chain.append(base)
+            base = base.aggregate
+        known = {tuple(link.indices): link.value for link in reversed(chain)}
+        aggregate.numba_tma_elements = known
+    return known
+
+
 class LeanLower(CUDALower):
     """The lowering of one body: no references are counted, and no variable is described."""
 
@@ -86,6 +113,11 @@ class LeanLower(CUDALower):
         if not isinstance(self.fndesc.restype, types.Optional):
             if all(_is_safe(block.terminator) for block in self.function.blocks):
                 _SAFE.add(self.function.name)
+
+    def setup_function(self, fndesc: PythonFunctionDescriptor) -> None:
+        super().setup_function(fndesc)
+        self.builder = FoldingBuilder(self.entry_block)
+        self.call_helper = self.call_conv.init_call_helper(self.builder)
 
     def _find_singly_assigned_variable(self) -> None:
         """Find the variables that need no place in memory: one definition, uses in its block."""

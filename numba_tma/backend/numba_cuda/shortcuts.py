@@ -196,7 +196,7 @@ TypeInferer.propagate = _propagate_once
 
 _replace = nvvm.llvm_replace
 _modules = CUDACodeLibrary.modules.fget
-_lazy_add_module = nvvm.CompilationUnit.lazy_add_module
+_compile_ir = nvvm.compile_ir
 
 
 def _replace_where_found(llvmir: str) -> str:
@@ -210,5 +210,19 @@ def _modules_once(self: CUDACodeLibrary) -> list[Module]:
     return list(dict.fromkeys(_modules(self)))
 
 
+def _compile_without_libdevice(llvmir: str | list[str], **options: object) -> bytes:
+    """Compile modules that call no function of libdevice, which Numba finds, reads and adds."""
+    modules = [llvmir] if isinstance(llvmir, str) else llvmir
+    if options.get("fastmath") or any("__nv_" in module for module in modules):
+        return _compile_ir(llvmir, **options)  # type: ignore[no-any-return]
+    options.pop("fastmath", None)
+    unit = nvvm.CompilationUnit(options)
+    for module in modules:
+        unit.add_module(nvvm.llvm_replace(module).encode())
+    unit.verify()  # of what is invalid, libNVVM may end the process
+    return unit.compile()  # type: ignore[no-any-return]
+
+
 nvvm.llvm_replace = _replace_where_found
+nvvm.compile_ir = _compile_without_libdevice
 CUDACodeLibrary.modules = property(_modules_once)
