@@ -153,17 +153,21 @@ class Body:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.parameters = utils.pysignature(function)
         self.constants = [
             name
-            for name, parameter in self.parameters.parameters.items()
-            if str(parameter.annotation).startswith("Constant[")
+            for name, annotation in function.__annotations__.items()
+            if str(annotation).startswith("Constant[") and name != "return"
         ]
         FUNCTIONS.add(function)
         # A dispatcher per target. The Numba type has only a weak reference to it.
         self._dispatchers: dict[str, tuple[Any, types.Dispatcher]] = {}
         #: The signatures of the dispatchers, which compile: by target, argument types and names.
         self._resolved: dict[tuple[Any, ...], Signature | None] = {}
+
+    @functools.cached_property
+    def parameters(self) -> inspect.Signature:
+        """The parameters of the function: most functions are registered and never called."""
+        return utils.pysignature(self.function)  # type: ignore[no-any-return]
 
     @property
     def type(self) -> types.Dispatcher:

@@ -9,17 +9,18 @@ import collections
 import functools
 import inspect
 import operator
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from llvmlite.ir import Module
 from numba.core import types
-from numba.cuda import utils
+from numba.cuda import lowering, utils
 from numba.cuda.codegen import CUDACodeLibrary
-from numba.cuda.core import ir, ir_utils
+from numba.cuda.core import errors, ir, ir_utils, typeinfer
 from numba.cuda.core.postproc import PostProcessor, VariableLifetime
 from numba.cuda.core.transforms import canonicalize_cfg
-from numba.cuda.core.typeinfer import TypeInferer
+from numba.cuda.core.typeinfer import ConstraintNetwork, TypeInferer
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.target import CUDATypingContext
@@ -191,6 +192,58 @@ def _is_in_order(inferer: TypeInferer) -> bool:
 
 
 TypeInferer.propagate = _propagate_once
+
+# ------------------------------------------------------------------ errors and warnings
+
+
+class _ErrorContext:
+    """Numba's `new_error_context`, which adds words to an error, without a generator for each."""
+
+    def __init__(self, fmt_: str, *args: object, **kwargs: Any) -> None:
+        self.given = fmt_, args, kwargs
+        loc = kwargs.get("loc")
+        if loc is not None and not loc.filename.startswith(errors._numba_path):
+            errors.loc_info.update(kwargs)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, errors.NumbaError):
+            error.add_context(errors._format_msg(*self.given))
+
+
+errors.new_error_context = lowering.new_error_context = _ErrorContext
+typeinfer.new_error_context = _ErrorContext
+
+
+def _propagate_constraints(self: ConstraintNetwork, inferer: TypeInferer) -> list[Exception]:
+    """Execute all constraints; return errors. Numba catches warnings anew around each constraint."""
+    found, kept = [], inferer.warnings
+    others: list[warnings.WarningMessage] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", kept._category)
+        for constraint in self.constraints:
+            try:
+                constraint(inferer)
+            except errors.ForceLiteralArg as error:
+                found.append(error)
+            except errors.TypingError as error:
+                known = errors.TypingError(str(error), loc=constraint.loc, highlighting=False)
+                found.append(utils.chain_exception(known, error))
+            for warning in caught:
+                if issubclass(warning.category, kept._category):
+                    place = constraint.loc.filename, constraint.loc.line, warning.category
+                    kept._warnings[place].add(str(warning.message))
+                else:
+                    others.append(warning)
+            caught.clear()
+    for other in others:
+        warnings.warn_explicit(str(other.message), other.category, other.filename, other.lineno)
+    return found
+
+
+ConstraintNetwork.propagate = _propagate_constraints
 
 # ------------------------------------------------------------------ what libNVVM gets
 
