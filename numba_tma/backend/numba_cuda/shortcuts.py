@@ -11,13 +11,14 @@ import inspect
 import operator
 import warnings
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from llvmlite.ir import Module
 from numba.core import types
 from numba.cuda import lowering, utils
 from numba.cuda.codegen import CUDACodeLibrary
-from numba.cuda.core import errors, ir, ir_utils, typeinfer
+from numba.cuda.core import base, errors, ir, ir_utils, typeinfer
 from numba.cuda.core.postproc import PostProcessor, VariableLifetime
 from numba.cuda.core.transforms import canonicalize_cfg
 from numba.cuda.core.typeinfer import ConstraintNetwork, TypeInferer
@@ -93,6 +94,20 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 utils.pysignature = _signature
+
+_has_loc = base._has_loc
+
+
+def _takes_loc(function: Callable[..., Any]) -> bool:
+    """Return whether a lowering takes `loc`, which Numba asks for at each use."""
+    if type(function) is not FunctionType or vars(function).keys() & _OTHER_SIGNATURE:
+        return _has_loc(function)  # type: ignore[no-any-return]
+    code = function.__code__
+    return "loc" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+_OTHER_SIGNATURE = {"__wrapped__", "__signature__"}
+base._has_loc = _takes_loc
 
 # ------------------------------------------------------------------ lifetimes of variables
 

@@ -1,5 +1,7 @@
 """Shortcuts in Numba's compiler: when each of them is taken, and that it changes no result."""
 
+import functools
+import inspect
 import json
 import operator
 import re
@@ -45,6 +47,35 @@ def test_the_signature_of_any_callable_is_found():
     for function in (Unhashable(), lambda a, b=3: None):
         for _ in range(2):
             assert str(shortcuts._signature(function)) == "(a, b=3)"
+
+
+@functools.wraps(lambda context, loc: None)
+def wrapped(*args):
+    pass
+
+
+def with_signature(*args):
+    pass
+
+
+with_signature.__signature__ = inspect.signature(lambda loc: None)
+
+
+@pytest.mark.parametrize(
+    ("function", "taken"),
+    [
+        (lambda context, builder, sig, args: None, False), (lambda context, loc: None, True),
+        (lambda context, *, loc=None: None, True), (lambda context, **kws: None, False),
+        (functools.partial(lambda context, loc: None, 1), True), (wrapped, True),
+        (with_signature, True),
+    ],
+)  # fmt: skip
+def test_a_lowering_that_takes_loc_is_found(function, taken):
+    def local(context):
+        loc = context
+        return loc
+
+    assert shortcuts._takes_loc(function) == taken and not shortcuts._takes_loc(local)
 
 
 I32, I64, F32 = types.int32, types.int64, types.float32
