@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 # Tests neither read nor write the developer's caches; those of the cache choose a folder.
@@ -42,7 +43,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what lives as long as the process: it would look at it often."""
+    """Look for garbage more rarely than Python does by itself."""
+    spare_the_collector()
+    gc.set_threshold(20_000, 20, 10)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _a_modules_kernels_are_kept() -> Iterator[None]:
+    """Spare the collector what a module has compiled, too, which later ones use."""
+    yield
+    spare_the_collector()
+
+
+def spare_the_collector() -> None:
+    """Let the garbage collector pass over what lives now: it would look at it often."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 10)
