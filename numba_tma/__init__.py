@@ -64,7 +64,7 @@ class _ImportOfNumba:
     _found = False  # whether the other finders are being asked
 
     def find_spec(self, name: str, path: object, target: object = None) -> Any:
-        """Return the specification of Numba, or of numba.cuda, whose loader attaches the backend."""
+        """Return the specification of Numba, or of numba.cuda, which attaches the backend."""
         if name not in ("numba", "numba.cuda") or self._found:
             return None
         self._found = True

@@ -167,7 +167,7 @@ class Body:
     @functools.cached_property
     def parameters(self) -> inspect.Signature:
         """The parameters of the function: most functions are registered and never called."""
-        return utils.pysignature(self.function)  # type: ignore[no-any-return]
+        return utils.pysignature(self.function)
 
     @property
     def type(self) -> types.Dispatcher:
@@ -262,8 +262,9 @@ FUNCTIONS: set[Callable[..., Any]] = set()
 
 
 def is_of_library(function: Any) -> bool:
-    """Return whether a function is a body, or of the library's source: its kernels, and theirs."""
-    return function in FUNCTIONS or str(getattr(function, "__module__", "")).startswith("numba_tma.")
+    """Return whether a function is a body, or a kernel or device function of the library."""
+    module = str(getattr(function, "__module__", ""))
+    return function in FUNCTIONS or module.startswith("numba_tma.")
 
 
 #: The latest errors of compile-time functions, which an error of the compile begins with.

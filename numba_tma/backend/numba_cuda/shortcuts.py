@@ -101,7 +101,7 @@ _has_loc = base._has_loc
 def _takes_loc(function: Callable[..., Any]) -> bool:
     """Return whether a lowering takes `loc`, which Numba asks for at each use."""
     if type(function) is not FunctionType or vars(function).keys() & _OTHER_SIGNATURE:
-        return _has_loc(function)  # type: ignore[no-any-return]
+        return _has_loc(function)
     code = function.__code__
     return "loc" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
@@ -175,8 +175,8 @@ def _add_variables(self: ir.Inst, value: Any, found: list[ir.Var]) -> None:
 def _list_of_statement(statement: ir.Stmt) -> list[ir.Var]:
     """Return the variables of a statement; Numba makes the statement anew to find them."""
     if type(statement) is ir.Assign:
-        return statement.list_vars()  # type: ignore[no-any-return]
-    return _list_statement(statement)  # type: ignore[no-any-return]
+        return statement.list_vars()
+    return _list_statement(statement)
 
 
 ir.Inst._rec_list_vars = _list_variables
@@ -233,7 +233,7 @@ typeinfer.new_error_context = _ErrorContext
 
 
 def _propagate_constraints(self: ConstraintNetwork, inferer: TypeInferer) -> list[Exception]:
-    """Execute all constraints; return errors. Numba catches warnings anew around each constraint."""
+    """Execute all constraints; return errors. Numba catches warnings around each of them."""
     found, kept = [], inferer.warnings
     others: list[warnings.WarningMessage] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -282,13 +282,13 @@ def _compile_without_libdevice(llvmir: str | list[str], **options: object) -> by
     """Compile modules that call no function of libdevice, which Numba finds, reads and adds."""
     modules = [llvmir] if isinstance(llvmir, str) else llvmir
     if options.get("fastmath") or any("__nv_" in module for module in modules):
-        return _compile_ir(llvmir, **options)  # type: ignore[no-any-return]
+        return _compile_ir(llvmir, **options)
     options.pop("fastmath", None)
     unit = nvvm.CompilationUnit(options)
     for module in modules:
         unit.add_module(nvvm.llvm_replace(module).encode())
     unit.verify()  # of what is invalid, libNVVM may end the process
-    return unit.compile()  # type: ignore[no-any-return]
+    return unit.compile()
 
 
 nvvm.llvm_replace = _replace_where_found

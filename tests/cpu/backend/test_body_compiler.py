@@ -8,8 +8,8 @@ import pytest
 from llvmlite import ir as llvm
 from numba import cuda, types
 from numba.core.errors import TypingError
-from numba.cuda.core.typed_passes import IRLegalization, PreLowerStripPhis
 from numba.cuda.core import ir
+from numba.cuda.core.typed_passes import IRLegalization, PreLowerStripPhis
 from numba.cuda.core.untyped_passes import DeadBranchPrune, GenericRewrites, ReconstructSSA
 
 from numba_tma.backend.interface import device_function
@@ -225,7 +225,8 @@ def test_what_numba_rewrites_is_found(statement, rewritten):
 def test_an_element_is_taken_from_where_it_was_inserted():
     module = llvm.Module()
     pair = llvm.LiteralStructType([llvm.IntType(32), llvm.FloatType()])
-    function = llvm.Function(module, llvm.FunctionType(llvm.VoidType(), [*pair.elements, pair]), "f")
+    typ = llvm.FunctionType(llvm.VoidType(), [*pair.elements, pair])
+    function = llvm.Function(module, typ, "f")
     number, real, given = function.args
     builder = FoldingBuilder(function.append_basic_block())
     both = builder.insert_value(builder.insert_value(given, number, 0), number, 0)
