@@ -177,13 +177,16 @@ def _calls(capability: tuple[int, int]) -> dict[str, Callable[[], object]]:
             ),
         }  # fmt: skip
     if capability[0] == 9:
-        from numba_tma.kernels.matmul import Config
+        from numba_tma.kernels.matmul import Config, StreamKConfig
 
         calls |= {
             "matmul, operands that threads load": lambda: matmul(*_matrices(500, 33, 257)),
             "matmul, few columns": lambda: matmul(*_matrices(4096, 24, 4096)),
             "matmul, split-K": lambda: matmul(
                 *_matrices(128, 128, 65536), config=Config(128, 128, splits=4)
+            ),
+            "matmul, stream-K": lambda: matmul(
+                *_matrices(3000, 3000, 3000), config=StreamKConfig()
             ),
             "attention, e4m3": lambda: attention(
                 *_heads(2048, 2048, dtype="u1"), dtype="e4m3", out_dtype="f16"

@@ -1,7 +1,10 @@
-"""Moves of fragments that attention needs: one row for all rows, thread order, packed e4m3.
+"""Moves of fragments that kernels need: one row for all rows, thread order, packed e4m3.
 
 Pipelines do not track the accesses of `row_fragment` and `store_by_thread`: the threads execute
 `fence_proxy_async` before the copy engine accesses the tile again.
+
+In thread order, elements 4 i to 4 i + 3 of thread t are in 16-byte slot 128 i + t, so that a warp
+accesses 512 contiguous bytes.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from numba_tma.host.annotations import Address, Integer
 from numba_tma.host.dtypes import as_dtype
 
 F32, E4M3 = as_dtype("f32"), as_dtype("e4m3")
+PIECE = 128  #: columns that are moved together
 
 
 @native
@@ -36,13 +40,44 @@ def row_fragment(tile: SharedTile) -> Fragment:
 def store_by_thread(fragment: Fragment, tile: SharedTile) -> None:
     """Write a fragment of float32 to an unswizzled tile of its size, in the order of the threads.
 
-    Elements 4 i to 4 i + 3 of thread t go to 16-byte slot 128 i + t, so that a warp accesses 512
-    contiguous bytes. The tile is read back in the same order.
+    The tile is read back in the same order.
     """
     elements = fragment._ready("store_by_thread").reshape(-1, 4)
     for i, four in enumerate(elements):
         place = tile.address + 16 * (128 * i + simulator.thread_in_warpgroup())
         simulator.shared_write(place, four)
+
+
+@native
+def store_global_by_thread(fragment: Fragment, location: Address, columns: Integer) -> None:
+    """Write the first columns of a fragment to global memory, in the order of the threads.
+
+    `location` is a multiple of 16. Elements have 32 bits, so a fragment takes 256 bytes for each of
+    its columns. Columns are written by pieces of 128; `columns` may be more than the fragment has.
+    """
+    elements = fragment._ready("store_global_by_thread").view(np.uint32).reshape(-1, 4)
+    for place, four in zip(_slots(location, fragment, columns), elements):
+        ptx.st_global_v4_u32(place, tuple(four))
+
+
+@native
+def add_global_by_thread(fragment: Fragment, location: Address, columns: Integer) -> Fragment:
+    """Return a fragment with what `store_global_by_thread` wrote to `location` added to it.
+
+    Both fragments have elements of one type, float32 or int32. Further columns stay as they are.
+    """
+    elements = fragment._ready("add_global_by_thread").copy()
+    fours = elements.reshape(-1, 4)
+    for place, four in zip(_slots(location, fragment, columns), fours):
+        four += np.array(ptx.ld_global_v4_u32(place), np.uint32).view(four.dtype)
+    return Fragment(fragment._dtype, fragment._n, elements)
+
+
+def _slots(location: Address, fragment: Fragment, columns: Integer) -> list[int]:
+    """Return the addresses of the calling thread's vectors of four elements."""
+    wide = min(fragment._n, -(-max(0, int(columns)) // PIECE) * PIECE)
+    thread = simulator.thread_in_warpgroup()
+    return [int(location) + 16 * (128 * i + thread) for i in range(wide // 8)]
 
 
 @native

@@ -1,16 +1,25 @@
-"""Waiting on mbarriers: the loop that PTX leaves to its users, and in debug mode its limit.
+"""Waiting on mbarriers and flags: the loop that PTX leaves to its users; in debug mode its limit.
 
-Every wait of the library is `wait_for` or `meet`. Outside of debug mode they are a loop over
-mbarrier.try_wait and a named barrier. In debug mode, which the environment or the `Site` chooses
-when a kernel is compiled, they end after `wait_limit` seconds: one thread of the warp leaves a
-record for the host, and the warp exits. See `numba_tma.host.debug`.
+Every wait of the library is `wait_for`, `wait_for_flag` or `meet`. Outside of debug mode they are a
+loop over mbarrier.try_wait, one over loads, and a named barrier. In debug mode, which the
+environment or the `Site` chooses when a kernel is compiled, they end after `wait_limit` seconds:
+one thread of the warp leaves a record for the host, and the warp exits. See
+`numba_tma.host.debug`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from numba_tma.backend.interface import constant_class, device_function, i64, native, u32
+from numba_tma.backend.interface import (
+    compile_time,
+    constant_class,
+    device_function,
+    i64,
+    native,
+    u32,
+)
+from numba_tma.host.annotations import Address
 from numba_tma.host.debug import (
     CAPACITY,
     CLAIMS,
@@ -85,6 +94,29 @@ def try_wait_for(barrier: Barrier, parity: int, site: Site) -> bool:
     if site.in_cluster:
         return mbarrier_try_wait_parity(barrier, parity, None, "acquire.cluster")
     return mbarrier_try_wait_parity(barrier, parity)
+
+
+@device_function
+def wait_for_flag(flag: Address, site: Site) -> None:
+    """Wait until the 32-bit word at a global address, which another block writes, is not 0.
+
+    Executed by any thread. Orders nothing: `fence_acq_rel` follows it. `site` names the wait in
+    debug mode.
+    """
+    if has_limit(site):
+        start = i64(globaltimer())
+        while ld_relaxed_sys_global_u32(flag) == 0:
+            if is_out_of_time(start):
+                give_up_flag(site, start)
+    else:
+        while ld_relaxed_sys_global_u32(flag) == 0:
+            pass
+
+
+@compile_time
+def has_limit(site: Site) -> bool:
+    """Return whether the wait at a site ends after the limit."""
+    return site.is_bounded
 
 
 @native
@@ -181,6 +213,16 @@ def give_up(
             word = i64(ld_shared_u64(address))
         issued = issued_bytes(barrier, site, iteration)
         record(site, stage, parity, iteration, waited, address, word, issued)
+        fence_acq_rel("sys")
+    leave()
+
+
+@device_function
+def give_up_flag(site: Site, start: int) -> None:
+    """Write one record for the threads of the warp that wait for a flag, and end them."""
+    if is_first_lane():
+        waited = i64(globaltimer()) - start
+        record(site, u32(0), u32(0), u32(0), waited, u32(0), 0, u32(0))
         fence_acq_rel("sys")
     leave()
 

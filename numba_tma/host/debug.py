@@ -62,12 +62,17 @@ class Site:
     role: str = ""
     tx_bytes: int = 0
     stages: int = 1
-    kind: str = "wait"  #: or "sync", "ledger", "coordinate"
+    kind: str = "wait"  #: or "sync", "flag", "ledger", "coordinate"
     debug: bool | None = None  #: whether the wait is bounded; None: see `debugging`
     itemsize: int = 0
     unit: int = 16
     in_cluster: bool = False  #: other blocks arrive; the wait makes their writes visible
     parts: int = 1
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the wait ends after the limit."""
+        return debugging() if self.debug is None else self.debug
 
     @property
     def for_empty(self) -> bool:
@@ -293,7 +298,8 @@ def error_of(records: Sequence[Record], stopped: int = 0, lost: int = 0) -> Pipe
 
 def _causality(record: Record) -> int:
     """Rank a record by its distance from the cause: a stuck side makes the other side wait too."""
-    kinds = ("coordinate", "ledger", "sync", "wait")
+    # A block that waits for another's flag comes last: the other is stuck before it sets the flag.
+    kinds = ("coordinate", "ledger", "sync", "wait", "flag")
     rank = 4 * kinds.index(record.site.kind)
     if record.outstanding:
         return rank  # only a copy can complete the phase
@@ -345,7 +351,7 @@ def _who(record: Record) -> str:
 
 def _where(record: Record) -> str:
     site = record.site
-    if site.kind == "sync":
+    if site.kind in ("sync", "flag"):
         return site.what
     if not site.in_ring:
         return f"{site.what} at shared address {record.address:#x} phase {record.parity}"

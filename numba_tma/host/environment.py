@@ -29,6 +29,15 @@ def simulated() -> bool:
         return False
 
 
+def check_compiles(function: str) -> None:
+    """Refuse a call of a function that compiles, if the simulator has replaced the compiler."""
+    if simulated():
+        raise RuntimeError(
+            f"{function} needs the compiler, and NUMBA_ENABLE_CUDASIM=1 has replaced it by the "
+            "simulator: unset NUMBA_ENABLE_CUDASIM and start Python again"
+        )
+
+
 @functools.cache
 def debugging() -> bool:
     """Whether waits are bounded (``NUMBA_TMA_DEBUG``, a switch, or "races").

@@ -17,7 +17,7 @@ from numba_tma.host.backend import exported_image
 from numba_tma.host.c_header import c_header, parameter_sizes
 from numba_tma.host.cached_kernel import CachedKernel
 from numba_tma.host.driver import present_capability
-from numba_tma.host.environment import simulated
+from numba_tma.host.environment import check_compiles
 from numba_tma.host.exported_files import write
 from numba_tma.host.host_only import host_only
 from numba_tma.host.values import checked, whole
@@ -77,11 +77,7 @@ def export(
     RuntimeError
         In the simulator, which has no compiler.
     """
-    if simulated():
-        raise RuntimeError(
-            "export needs the compiler, and NUMBA_ENABLE_CUDASIM=1 has replaced it by the "
-            "simulator: unset NUMBA_ENABLE_CUDASIM and start Python again"
-        )
+    check_compiles("export")
     stem = Path(os.fspath(path))
     if not stem.name or not stem.parent.is_dir():
         raise FileNotFoundError(

@@ -7,6 +7,7 @@ load returns 0. The accesses are not ordered among each other.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -237,10 +238,25 @@ def _write(
 
 def _words(what: str, place: GlobalAddress, offset: int, dtype: np.dtype[Any], count: int) -> Any:
     """Return a writable view of `count` words at a global address."""
-    memory = global_bytes(place, offset + dtype.itemsize * count)[offset:]
-    if memory.ctypes.data % memory.size:
+    nbytes = dtype.itemsize * count
+    if isinstance(place, (int, np.integer)):
+        address = int(place) + offset
+        memory = _page(address // _PAGE)[address % _PAGE :][:nbytes]
+    else:
+        memory = global_bytes(place, offset + nbytes)[offset:]
+        address = memory.ctypes.data
+    if address % nbytes:
         raise simulator.BadOperand(
-            f"{what}: global address {memory.ctypes.data:#x} is not a multiple of the "
-            f"{memory.size} bytes of the access"
+            f"{what}: global address {address:#x} is not a multiple of the {nbytes} bytes of the "
+            "access"
         )
     return memory.view(dtype)
+
+
+_PAGE = 4096  # bytes, a multiple of those of an access
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _page(number: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return the bytes of a page, always as the same array, by which races are found."""
+    return global_bytes(number * _PAGE, _PAGE)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from numba_tma.host.annotations import ComputeCapability, Signature
-from numba_tma.host.environment import simulated
+from numba_tma.host.environment import check_compiles
 
 _TOOL_SECONDS = 300
 _PTX_OPTIONS = ("debug", "lineinfo", "device", "fastmath", "opt", "forceinline", "launch_bounds")
@@ -42,11 +42,7 @@ def compile_ptx(
     str
         The PTX module.
     """
-    if simulated():
-        raise RuntimeError(
-            "compile_ptx needs the compiler, and NUMBA_ENABLE_CUDASIM=1 has replaced it by the "
-            "simulator: unset NUMBA_ENABLE_CUDASIM and start Python again"
-        )
+    check_compiles("compile_ptx")
     from numba import cuda
 
     from numba_tma.backend.compiler import compiling_for

@@ -10,7 +10,7 @@ import numpy as np
 
 from numba_tma.kernels import attention as attentions
 from numba_tma.kernels import matmul as matmuls
-from numba_tma.kernels.matmul import Config, ScaledConfig, SwappedConfig
+from numba_tma.kernels.matmul import Config, ScaledConfig, StreamKConfig, SwappedConfig
 from tests.fuzz.families import EPS32, Family, Problem, kind, normal, one, size, wide
 from tests.fuzz.memory import TYPES, ulp
 
@@ -18,6 +18,7 @@ CONFIGS: dict[str, Any] = {
     **{"64": Config(64, 64, stages=2), "64x128": Config(64, 128), "128": Config(128, 128)},
     **{"128x256": Config(), "pairs": Config(64, 64, cluster=2), "parts": Config(64, 64, splits=3)},
     **{"fours": Config(64, 256, cluster=4), "long": Config(64, 32, k=256)},
+    **{"stream-K": StreamKConfig(64, 64, stages=3), "stream-K pairs": StreamKConfig(cluster=2)},
     **{"swapped": SwappedConfig(), "swapped 64": SwappedConfig(64, 64, stages=4)},
     **{"chosen": None},
 }

@@ -12,7 +12,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma.kernels.copy.api import copy
 from numba_tma.kernels.copy.plan import CopyPlan
-from numba_tma.kernels.matmul import Config, SwappedConfig, UnalignedConfig, matmul
+from numba_tma.kernels.matmul import Config, StreamKConfig, SwappedConfig, UnalignedConfig, matmul
 from numba_tma.kernels.matmul.block_scaled import ScaledConfig
 from numba_tma.kernels.pointwise.api import plan_for, scale_add
 from numba_tma.kernels.rows.rmsnorm import rmsnorm
@@ -77,7 +77,7 @@ def rows_and_columns():
 
 
 def matmuls():
-    """Tiles that edges cut, parts of K that are added up, empty groups, scales."""
+    """Tiles that edges cut, parts of K that are added up, hand-overs, empty groups, scales."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((200, 264), (264, 328)))
     exact = a.astype(np.float64) @ b.astype(np.float64)
@@ -87,6 +87,11 @@ def matmuls():
     for swapped in (SwappedConfig(64, 8, 4), SwappedConfig(64, 16, 2, blocks=2)):
         few = matmul(cuda.to_device(a[:11]), cuda.to_device(b), config=swapped)
         assert np.allclose(few.copy_to_host(), exact[:11], rtol=2e-3, atol=2e-2)
+    long = rng.standard_normal((100, 3000)).astype(np.float16)
+    for divided in (StreamKConfig(64, 64), StreamKConfig(128, 128, 2)):
+        result = matmul(cuda.to_device(long), cuda.to_device(long).T, config=divided)
+        expected = long.astype(np.float64) @ long.T.astype(np.float64)
+        assert np.allclose(result.copy_to_host(), expected, rtol=2e-3, atol=0.2)
     odd = cuda.to_device(a[:11, :263].copy()), cuda.to_device(b[:263, :45].copy())
     expected = a[:11, :263].astype(np.float64) @ b[:263, :45].astype(np.float64)
     for unaligned in (UnalignedConfig("a", 24), UnalignedConfig("b", 16, 4)):

@@ -16,11 +16,14 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+import pytest
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # references of all of them at once: one core for each
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 START_SECONDS = 60
 CASE_SECONDS = 20
+IMPORT_SECONDS = 90  # of a case that imports torch or CuPy: all workers at once, the first time
 
 #: Every function under `on_gpu`, by module and name: what the child finds a case by.
 CASES: dict[tuple[str, str], Callable[..., Any]] = {}
@@ -42,7 +45,10 @@ class Worker:
         self.pipe: Any = None
 
     def run(self, case: tuple[str, str], args: Any, kwargs: Any, limit: float) -> Any:
-        """Return what a case returns; raise its AssertionError, or WorkerLost, with its text."""
+        """Return what a case returns; raise its AssertionError, or WorkerLost, with its text.
+
+        A case that skips is skipped.
+        """
         if self.process is None or not self.process.is_alive():
             self.stop()
             self._start()
@@ -52,6 +58,8 @@ class Worker:
             self.stop()
         if kind in ("returned", "last"):
             return value
+        if kind == "skipped":
+            pytest.skip(value)
         given = [*map(repr, args), *(f"{name}={kwargs[name]!r}" for name in kwargs)]
         text = f"in the worker process, {'.'.join(case)}({', '.join(given)}):\n{value}"
         if kind == "failed":
@@ -132,7 +140,9 @@ def _serve(pipe: Connection) -> None:
             answer = ("last", *said.args)
         except AssertionError:
             answer = ("failed", traceback.format_exc())
-        except BaseException:  # pytest's own outcomes too
+        except pytest.skip.Exception as skipped:
+            answer = ("skipped", str(skipped))
+        except BaseException:  # pytest's other outcomes too
             answer = ("lost", traceback.format_exc())
         faulthandler.cancel_dump_traceback_later()
         sys.stdout.flush()  # what a case printed belongs to its test

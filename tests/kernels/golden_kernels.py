@@ -14,7 +14,8 @@ from numba_tma.kernels.matmul.choice import CONFIGS
 from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
 from numba_tma.kernels.matmul.kernel import matmul_kernel
 from numba_tma.kernels.matmul.mma_kernel import mma_kernel
-from numba_tma.kernels.matmul.plan import SwappedConfig, Tcgen05Config
+from numba_tma.kernels.matmul.plan import StreamKConfig, SwappedConfig, Tcgen05Config
+from numba_tma.kernels.matmul.stream_k_kernel import stream_k_kernel
 from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
 from numba_tma.kernels.matmul.tcgen05_kernel import tcgen05_kernel
 from numba_tma.kernels.matmul.tcgen05_pair_kernel import tcgen05_pair_kernel
@@ -42,6 +43,12 @@ HOPPER, BLACKWELL, WORKSTATION = (9, 0, "a"), (10, 0, "a"), (12, 0, "a")
 def _matmul() -> tuple[Any, Any]:
     form = matmul_forms.form(epilogue=Epilogue(bias=as_dtype("bf16")), config=CONFIGS[0])
     return matmul_kernel(form), matmul_forms.signature(form)
+
+
+def _matmul_stream_k() -> tuple[Any, Any]:
+    config = StreamKConfig(cluster=2)
+    form = matmul_forms.form(epilogue=Epilogue(bias=as_dtype("bf16")), config=config)
+    return stream_k_kernel(form), matmul_forms.stream_k_signature(form)
 
 
 def _matmul_swapped() -> tuple[Any, Any]:
@@ -103,6 +110,7 @@ GOLDENS: dict[str, tuple[Callable[[], tuple[Any, Any]], tuple[Any, ...]]] = {
     **{f"ring_{name}": (functools.partial(_ring, name), HOPPER) for name in ring_twins.TWINS},
     # wgmma is Hopper's alone.
     "matmul": (_matmul, HOPPER),
+    "matmul_stream_k": (_matmul_stream_k, HOPPER),
     "matmul_swapped": (_matmul_swapped, HOPPER),
     "matmul_unaligned": (_matmul_unaligned, HOPPER),
     "matmul_tcgen05": (_matmul_tcgen05, BLACKWELL),

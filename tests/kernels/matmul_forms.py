@@ -27,6 +27,7 @@ from numba_tma.kernels.matmul.plan import (
     Tcgen05Config,
     UnalignedConfig,
 )
+from numba_tma.kernels.matmul.stream_k_plan import StreamK
 from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
 from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
 
@@ -34,7 +35,7 @@ INT, F32, BYTES = types.int64, types.float32, types.uint8[::1]
 PLAIN, USUAL, FEW_ROWS = Epilogue(), Config(), SwappedConfig()
 BLACKWELL, BY_MMA = Tcgen05Config(), MmaConfig()
 EVERYTHING = Epilogue(True, True, True, True, as_dtype("bf16"), "gelu", True)
-_HELD = {"f32": types.float32, "i32": types.int32, "f16": types.uint16, "bf16": types.uint16}
+_HELD = {"f32": types.float32, "i32": types.uint32, "f16": types.uint16, "bf16": types.uint16}
 
 
 def form(
@@ -171,6 +172,11 @@ def signature(form: MatmulPlan) -> tuple[Any, ...]:
         *(_map(form.a_tile), _map(form.b_copy), out, *sources),
         *(types.NamedUniTuple(INT, len(MatmulExtents._fields), MatmulExtents), _terms(epilogue)),
     )
+
+
+def stream_k_signature(form: MatmulPlan) -> tuple[Any, ...]:
+    """Return the argument types of the stream-K kernel."""
+    return (*signature(form), types.NamedUniTuple(INT, len(StreamK._fields), StreamK))
 
 
 def swapped_signature(form: SwappedPlan) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from numba_tma.backend import compiler
@@ -27,9 +27,12 @@ from numba_tma.backend.lowering.hooks import accessed
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.device.fragment_moves import (
     E4M3,
+    PIECE,
+    add_global_by_thread,
     packed_e4m3,
     row_fragment,
     store_by_thread,
+    store_global_by_thread,
     store_rows,
 )
 from numba_tma.host.dtypes import as_dtype
@@ -52,6 +55,14 @@ def _pointer(
     address = builder.add(start, ir.Constant(I32, nbytes))
     accessed(context, builder, writes, address, 4 * lanes)
     return builder.inttoptr(address, kind)
+
+
+def _joined(builder: Builder, words: Sequence[Value]) -> Any:
+    """Return a vector of words."""
+    vector = ir.Constant(ir.VectorType(words[0].type, len(words)), ir.Undefined)
+    for i, word in enumerate(words):
+        vector = builder.insert_element(vector, word, ir.Constant(I32, i))
+    return vector
 
 
 def _type_row(tile: types.Type) -> Any:
@@ -77,12 +88,79 @@ def _lower_store(context: Context, builder: Builder, sig: Signature, args: Seque
     start = _places(context, builder, sig.args[1], args[1], 127, 16)
     words = unpack(builder, args[0])
     for i in range(0, len(words), 4):
-        four = ir.Constant(ir.VectorType(FLOAT, 4), ir.Undefined)
-        for j in range(4):
-            four = builder.insert_element(four, words[i + j], ir.Constant(I32, j))
         pointer = _pointer(context, builder, start, 512 * i, 4, writes=True)
-        builder.store(four, pointer, align=16)
+        builder.store(_joined(builder, words[i : i + 4]), pointer, align=16)
     return context.get_dummy_value()
+
+
+class _Pieces:
+    """The pieces of a fragment in global memory, `PIECE` columns each, in the order of the threads.
+
+    A piece is moved if one of the first columns is in it. The branches limit how many loads ptxas
+    starts before it uses what they return, and with that the registers.
+    """
+
+    def __init__(
+        self, context: Context, builder: Builder, typ: types.Type, args: Sequence[Value]
+    ) -> None:
+        self.builder, self.typ, (_, location, self.columns) = builder, typ, args
+        tid = emit(TABLE["tid_x"], context, builder, {})
+        mine = builder.mul(builder.and_(tid, ir.Constant(I32, 127)), ir.Constant(I32, 16))
+        self.start = builder.add(location, builder.zext(mine, I64))
+
+    def __iter__(self) -> Iterator[tuple[range, Value]]:
+        """Yield the first words of each piece's vectors of four, and whether the piece is moved."""
+        for first in range(0, self.typ.n, PIECE):
+            fours = range(first // 2, min(first + PIECE, self.typ.n) // 2, 4)
+            yield fours, self.builder.icmp_signed(">", self.columns, ir.Constant(I32, first))
+
+    def pointer(self, word: int) -> Any:
+        """Return the pointer to the thread's vector that begins with a word of the fragment."""
+        place = self.builder.add(self.start, ir.Constant(I64, 512 * word))
+        return self.builder.inttoptr(place, ir.PointerType(ir.VectorType(self.typ.word, 4), 1))
+
+
+def _type_store_global(fragment: types.Type, location: types.Type, columns: types.Type) -> Any:
+    return signature(types.void, fragment, types.int64, types.int32)
+
+
+def _lower_store_global(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
+    pieces, words = _Pieces(context, builder, sig.args[0], args), unpack(builder, args[0])
+    for fours, needed in pieces:
+        with builder.if_then(needed):
+            for i in fours:
+                builder.store(_joined(builder, words[i : i + 4]), pieces.pointer(i), align=16)
+    return context.get_dummy_value()
+
+
+def _type_add_global(fragment: types.Type, location: types.Type, columns: types.Type) -> Any:
+    return signature(fragment, fragment, types.int64, types.int32)
+
+
+def _lower_add_global(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
+    typ, words = sig.args[0], unpack(builder, args[0])
+    pieces, add = _Pieces(context, builder, typ, args), builder.add
+    if typ.dtype.is_float:
+        add = builder.fadd
+    for fours, needed in pieces:
+        before, sums = builder.block, []
+        with builder.if_then(needed):
+            for i in fours:
+                stored = builder.load(pieces.pointer(i), align=16)
+                for j in range(4):
+                    other = builder.extract_element(stored, ir.Constant(I32, j))
+                    sums.append(add(words[i + j], other))
+            inside = builder.block
+        for i, total in enumerate(sums, fours.start):
+            merged = builder.phi(typ.word)
+            merged.add_incoming(words[i], before)
+            merged.add_incoming(total, inside)
+            words[i] = merged
+    return pack(builder, words)
 
 
 def _type_rows(
@@ -122,3 +200,5 @@ compiler.instruction_function(packed_e4m3, _type_packed, _lower_packed)
 compiler.instruction_function(store_rows, _type_rows, _lower_rows)
 compiler.instruction_function(row_fragment, _type_row, _lower_row)
 compiler.instruction_function(store_by_thread, _type_store, _lower_store)
+compiler.instruction_function(store_global_by_thread, _type_store_global, _lower_store_global)
+compiler.instruction_function(add_global_by_thread, _type_add_global, _lower_add_global)

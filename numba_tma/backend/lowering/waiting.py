@@ -87,10 +87,6 @@ def _site(given: types.Type, what: str) -> debug.Site:
     return site
 
 
-def _is_bounded(site: debug.Site) -> bool:
-    return debugging() if site.debug is None else site.debug
-
-
 def _type_wait(
     barrier: types.Type, parity: types.Type, site: types.Type, **rest: types.Type
 ) -> Any:
@@ -103,7 +99,7 @@ def _type_wait(
 def _lower_wait(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     barrier, _, site, *_ = sig.args
     value = site.static[0]
-    if not _is_bounded(value):
+    if not value.is_bounded:
         # All waits of a kind share one function, without the names that debug mode uses.
         unnamed = ObjectType(debug.Site, (debug.Site("", in_cluster=value.in_cluster),))
         plain = signature(VOID, barrier, U32, unnamed)
@@ -125,7 +121,7 @@ def _type_meet(
 
 
 def _lower_meet(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
-    if _is_bounded(sig.args[3].static[0]):
+    if sig.args[3].static[0].is_bounded:
         bounded = signature(VOID, *sig.args[2:])
         return compiler.BODIES[w.meet_bounded].call(context, builder, bounded, args[2:])
     given = {"barrier_id": (U32, args[0]), "threads": (U32, args[1])}

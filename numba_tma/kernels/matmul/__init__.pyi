@@ -4,6 +4,7 @@ from numba_tma.kernels.matmul.dense import matmul as matmul
 from numba_tma.kernels.matmul.grouped import grouped_matmul as grouped_matmul
 from numba_tma.kernels.matmul.plan import Config as Config
 from numba_tma.kernels.matmul.plan import MmaConfig as MmaConfig
+from numba_tma.kernels.matmul.plan import StreamKConfig as StreamKConfig
 from numba_tma.kernels.matmul.plan import SwappedConfig as SwappedConfig
 from numba_tma.kernels.matmul.plan import Tcgen05Config as Tcgen05Config
 from numba_tma.kernels.matmul.plan import UnalignedConfig as UnalignedConfig

@@ -32,12 +32,8 @@ from numba_tma.kernels.matmul.operands import (
     repeats,
 )
 from numba_tma.kernels.matmul.plan import (
+    CONFIG_CLASSES,
     AnyConfig,
-    Config,
-    MmaConfig,
-    SwappedConfig,
-    Tcgen05Config,
-    UnalignedConfig,
     check_config,
 )
 
@@ -125,9 +121,10 @@ def matmul(
     scale_dtype
         "ue8m0" or "ue4m3", where the scales of e2m1 are held as uint8.
     config
-        A `Config`, `SwappedConfig` or `UnalignedConfig` on Hopper, a `Tcgen05Config` on Blackwell
-        (compute capability 10.0, 10.3 and 11.0), and an `MmaConfig` on any GPU, which compute
-        capability 12.x needs; the one that is expected to be fastest if None.
+        A `Config`, `StreamKConfig`, `SwappedConfig` or `UnalignedConfig` on Hopper, a
+        `Tcgen05Config` on Blackwell (compute capability 10.0, 10.3 and 11.0), and an `MmaConfig` on
+        any GPU, which compute capability 12.x needs; the one that is expected to be fastest if
+        None.
     tune
         Use the configuration that was measured to be fastest; ignored if `config` is given. The
         first call for a GPU, types, layouts and sizes compiles and measures all configurations,
@@ -176,8 +173,7 @@ def _matmul(
     config: AnyConfig | None,
     tunes: bool,
 ) -> Workspace:
-    kinds_of_config = (Config, SwappedConfig, UnalignedConfig, Tcgen05Config, MmaConfig)
-    check_config("matmul", config, *kinds_of_config)
+    check_config("matmul", config, *CONFIG_CLASSES)
     call = _call(arrays, numbers, kinds, out_dtype, activation)
     if call.scales is not None:
         from numba_tma.kernels.matmul.scales import check_scaled

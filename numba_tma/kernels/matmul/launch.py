@@ -20,6 +20,7 @@ from numba_tma.kernels._host.device import (
     sm_count,
 )
 from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels._host.workspace import float_workspace, zero_counters
 from numba_tma.kernels.matmul.arguments import (
     REDUCTION_THREADS,
     Epilogue,
@@ -49,6 +50,7 @@ from numba_tma.kernels.matmul.plan import (
     Config,
     MatmulPlan,
     MmaConfig,
+    StreamKConfig,
     SwappedConfig,
     SwappedPlan,
     Tcgen05Config,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
 _PAGES = "numba_tma.kernels.matmul."
 matmul_kernel = shipped(_PAGES + "kernel", "matmul_kernel")
 swapped_kernel = shipped(_PAGES + "swapped_kernel", "swapped_kernel")
+stream_k_kernel = shipped(_PAGES + "stream_k_kernel", "stream_k_kernel")
 split_k_kernel = shipped(_PAGES + "epilogue", "split_k_kernel")
 unaligned_kernel = shipped(_PAGES + "unaligned_kernel", "unaligned_kernel")
 mma_kernel = shipped(_PAGES + "mma_kernel", "mma_kernel")
@@ -164,7 +167,10 @@ def run(call: MatmulCall, config: AnyConfig | None, stream: StreamLike) -> Works
     if config.splits == 1:
         old = as_loadable(out, stream, workspace) if plan.epilogue.beta else None
         added = None if residual is None else as_loadable(residual, stream, workspace)
-        _multiply(plan, a, b, k, out, old, added, call.terms, stream)
+        if isinstance(config, StreamKConfig) and k > 0:
+            _multiply_stream_k(plan, a, b, k, out, old, added, call.terms, stream, workspace)
+        else:
+            _multiply(plan, a, b, k, out, old, added, call.terms, stream)
         return workspace
     if plan.accumulator.name != "f32":
         raise ValueError(
@@ -213,12 +219,57 @@ def _multiply(
         blocks,
         plan.threads,
         stream,
+        *matrices_of(plan, a, b, out, old, residual),
+        extents,
+        terms,
+    )
+
+
+def _multiply_stream_k(
+    plan: MatmulPlan,
+    a: Array,
+    b: Array,
+    k: int,
+    out: Array,
+    old: Array | None,
+    residual: Array | None,
+    terms: Terms,
+    stream: StreamLike,
+    workspace: Workspace,
+) -> None:
+    """Launch the stream-K kernel of a plan; its slots and flags are added to the workspace."""
+    from numba_tma.kernels.matmul.stream_k_plan import StreamK, divide, slot_nbytes
+
+    cluster, (extents, _) = plan.config.cluster, grid_of(plan, a, b, k, out)
+    tiles = extents.tile_rows // cluster * extents.tile_columns * extents.batch
+    division = divide(tiles, extents.steps, resident_clusters(cluster, 1))
+    slots = division.clusters * cluster * plan.warpgroups
+    spaces = [float_workspace(slots, slot_nbytes(plan) // 4), zero_counters(4 * slots)]
+    workspace.extend(spaces)
+    launch(
+        stream_k_kernel(plan),
+        division.clusters * cluster,
+        plan.threads,
+        stream,
+        *matrices_of(plan, a, b, out, old, residual),
+        extents,
+        terms,
+        StreamK(*division[1:], *(Array.read("workspace", "sums", x).address for x in spaces)),
+    )
+
+
+def matrices_of(
+    plan: MatmulPlan, a: Array, b: Array, out: Array, old: Array | None, residual: Array | None
+) -> tuple[TensorMap | DeviceArray | int, ...]:
+    """Return the matrices as the kernel takes them; 0 for one that is not there."""
+    sources = (
+        0 if m is None else tensor_map(map_source(m), plan.source_tile) for m in (old, residual)
+    )
+    return (
         tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
         tensor_map(map_source(b, plan.b), plan.b_copy, dtype=plan.b),
         target(plan, out),
-        *(0 if m is None else tensor_map(map_source(m), plan.source_tile) for m in (old, residual)),
-        extents,
-        terms,
+        *sources,
     )
 
 
@@ -460,5 +511,6 @@ def target(plan: MatmulPlan | MmaPlan, out: Array) -> TensorMap | DeviceArray:
 
 
 def _elements(out: Array) -> DeviceArray:
-    """Return the array that threads write to, as bits for 16-bit types, which Numba may lack."""
-    return out.as_dtype(as_dtype("u16") if out.itemsize == 2 else out.dtype).as_argument()
+    """Return the array that threads write to: of f32, or of the bits that they load."""
+    bits = as_dtype(f"u{8 * out.itemsize}")
+    return out.as_dtype(out.dtype if out.dtype.name == "f32" else bits).as_argument()

@@ -22,19 +22,10 @@ from numba_tma._version import __version__
 from numba_tma.host.annotations import StreamLike
 from numba_tma.host.cache_files import locked, read, replace, usable_folder, warn_once
 from numba_tma.kernels._host.launch import as_stream
-from numba_tma.kernels.matmul.plan import (
-    AnyConfig,
-    Config,
-    MmaConfig,
-    SwappedConfig,
-    Tcgen05Config,
-    UnalignedConfig,
-)
+from numba_tma.kernels.matmul.plan import CONFIG_CLASSES, AnyConfig
 
 RUNS, REPEATS = 10, 3  # launches per timing; timings, of which the best counts
-_CLASSES: dict[str, type[AnyConfig]] = {
-    c.__name__: c for c in (Config, SwappedConfig, UnalignedConfig, Tcgen05Config, MmaConfig)
-}
+_CLASSES = {kind.__name__: kind for kind in CONFIG_CLASSES}
 _MOST_BYTES = 64 << 20
 
 

@@ -1,9 +1,9 @@
 """Configurations of the matmul kernels, and the tiles, roles and stages that follow from them.
 
-A configuration (`Config`, `SwappedConfig`, `UnalignedConfig`, `Tcgen05Config`, `MmaConfig`) is what
-a user may choose. A plan (`MatmulPlan`, `SwappedPlan`; `unaligned_plan`, `tcgen05_plan` and
-`mma_plan` have the others) adds types, layouts and epilogue, and is all that a kernel is compiled
-for. `choice` says which configuration is fast.
+A configuration (`Config`, `StreamKConfig`, `SwappedConfig`, `UnalignedConfig`, `Tcgen05Config`,
+`MmaConfig`) is what a user may choose. A plan (`MatmulPlan`, `SwappedPlan`; `unaligned_plan`,
+`tcgen05_plan` and `mma_plan` have the others) adds types, layouts and epilogue, and is all that a
+kernel is compiled for. `choice` says which configuration is fast.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
 from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.layout import Swizzle, Tile
@@ -72,6 +72,21 @@ class Config:
                 f"Config(n={self.n}, cluster={self.cluster}): each block loads {self.n} / "
                 f"{self.cluster} columns of b for the cluster, which must be a multiple of 16: use "
                 "another n"
+            )
+
+
+@dataclass(frozen=True)
+class StreamKConfig(Config):
+    """Tile shape, cluster and stages of a stream-K matmul; fields as in `Config`.
+
+    Tiles that do not fill a wave are divided along K, so that all clusters compute equally long.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.splits != 1:
+            raise ValueError(
+                f"StreamKConfig(splits={self.splits}): the kernel divides K by itself: use splits=1"
             )
 
 
@@ -201,7 +216,8 @@ class UnalignedConfig:
         )
 
 
-AnyConfig = Config | SwappedConfig | Tcgen05Config | MmaConfig | UnalignedConfig
+AnyConfig = Config | StreamKConfig | SwappedConfig | UnalignedConfig | Tcgen05Config | MmaConfig
+CONFIG_CLASSES: tuple[type[AnyConfig], ...] = get_args(AnyConfig)
 
 
 def check_config(function: str, config: object, *kinds: type) -> None:

@@ -1,13 +1,16 @@
 """The fastest configuration of matmul by shape, the expected one, and cuBLAS.
 
 ``python tests/benchmarks/sweeps/matmul.py [--dtype bf16] [--layout TN] [--shape MxNxK ...]
-[--repeats N]`` from the repository's root, whose library it measures. Lines go from the fastest to
-the slowest; "chosen" marks what `choose` takes. Wrong values and failures are printed.
+[--repeats N] [--stream-k]`` from the repository's root, whose library it measures. Lines go from
+the fastest to the slowest; "chosen" marks what `choose` takes. Wrong values and failures are
+printed. ``--stream-k`` measures only the wide tiles, each with and without stream-K, and what is
+chosen.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import os
 import sys
@@ -16,8 +19,9 @@ import torch
 
 sys.path.insert(0, os.getcwd())
 
-from numba_tma.kernels.matmul import Config, SwappedConfig, matmul
+from numba_tma.kernels.matmul import Config, StreamKConfig, SwappedConfig, matmul
 from numba_tma.kernels.matmul.choice import (
+    CONFIGS,
     MatmulProblem,
     candidates,
     choose,
@@ -31,6 +35,11 @@ SHAPES = (
     *("512x512x512", "3000x3000x3000", "4096x128x4096", "128x4096x4096", "128x128x16384"),
     *("1x4096x4096", "16x4096x4096", "64x4096x4096", "16x14336x4096", "16x4096x14336"),
     *("64x8192x8192", "64x1024x16384", "1x8192x28672", "32x28672x8192"),
+)
+#: Shapes of ``--stream-k``: little more than whole waves, whole waves, a short K, few tiles.
+PARTIAL_WAVES = (
+    *("3000x3000x3000", "6848x576x4792", "2048x2048x2048", "3072x3072x3072", "4096x4096x512"),
+    *("576x1280x1600", "1024x1024x8192", "2304x2304x2304", "5120x5120x5120"),
 )
 TYPES = {
     "bf16": (torch.bfloat16, torch.bfloat16),
@@ -60,7 +69,8 @@ def short(config):
     if isinstance(config, SwappedConfig):
         text = f"swapped {config.m}x{config.n} cluster {config.cluster} blocks {config.blocks}"
         return f"{text} k {config.k}"
-    text = f"{config.m}x{config.n} cluster {config.cluster} splits {config.splits}"
+    text = "stream-K " * isinstance(config, StreamKConfig)
+    text += f"{config.m}x{config.n} cluster {config.cluster} splits {config.splits}"
     return f"{text} k {config.k} group {config.group} out {config.out_stages}"
 
 
@@ -69,6 +79,15 @@ def expected_microseconds(problem, config, cores):
     if isinstance(config, SwappedConfig):
         return expected_nanoseconds(problem, config, cores) / 1e3
     return expected_cycles(problem, config, cores) / 1.6e3
+
+
+def beside_stream_k(problem, cores):
+    """Yield wide tiles with and without stream-K, and what is chosen."""
+    for config in CONFIGS:
+        if config.m == 128 and config.n >= 128:
+            yield config
+            yield StreamKConfig(**dataclasses.asdict(config))
+    yield choose(problem, cores)
 
 
 def operands(m, n, k, name, layout):
@@ -97,13 +116,13 @@ def cublas(a, b, out):
     return lambda: torch.mm(a, b, out=other)
 
 
-def sweep(shape, name, layout, repeats):
-    """Check and measure all configurations for a shape."""
+def sweep(shape, name, layout, repeats, stream_k):
+    """Check and measure all configurations for a shape, or those beside stream-K."""
     m, n, k = map(int, shape.split("x"))
     a, b, out = operands(m, n, k, name, layout)
     size, cores = a.element_size(), torch.cuda.get_device_properties(0).multi_processor_count
     problem = MatmulProblem(m, n, k, 1, size, out.element_size(), name != "i8")
-    some = slice(0, min(m, 64))
+    some = [*range(min(m, 32)), *range(max(0, m - 32), m)]  # of the first and the last tiles
     exact = a[some].double() @ b.double()
     runs = {}
     try:
@@ -113,7 +132,8 @@ def sweep(shape, name, layout, repeats):
         runs["cuBLAS"] = run
     except Exception as error:
         print(f"# {shape} cuBLAS: {str(error)[:200]!r}")
-    configs = dict.fromkeys([*candidates(problem, cores), *OTHERS])
+    tried = beside_stream_k if stream_k else candidates
+    configs = dict.fromkeys([*tried(problem, cores), *(() if stream_k else OTHERS)])
     for config in configs:
         try:
             out.fill_(7)
@@ -127,7 +147,8 @@ def sweep(shape, name, layout, repeats):
         except Exception as error:
             print(f"# {shape} {short(config)}: {str(error)[-300:]!r}")
     times = time_alternating(runs, repeats)
-    expected = {short(c): expected_microseconds(problem, c, cores) for c in configs}
+    modelled = [config for config in configs if not isinstance(config, StreamKConfig)]
+    expected = {short(c): expected_microseconds(problem, c, cores) for c in modelled}
     chosen = short(choose(problem, cores))
     best = times.get("cuBLAS", min(times.values()))
     for what, seconds in sorted(times.items(), key=lambda item: item[1]):
@@ -145,13 +166,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtype", default="bf16", choices=TYPES)
     parser.add_argument("--layout", default="TN", choices=("TN", "TT", "NN", "NT"))
-    parser.add_argument("--shape", nargs="*", default=SHAPES)
+    parser.add_argument("--shape", nargs="*")
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--stream-k", action="store_true")
     given = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(0)
-    for shape in given.shape:
-        sweep(shape, given.dtype, given.layout, given.repeats)
+    for shape in given.shape or (PARTIAL_WAVES if given.stream_k else SHAPES):
+        sweep(shape, given.dtype, given.layout, given.repeats, given.stream_k)
 
 
 if __name__ == "__main__":

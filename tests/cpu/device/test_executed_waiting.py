@@ -17,6 +17,7 @@ from numba_tma.device.waiting import (
     issued_bytes,
     wait_bounded,
     wait_counted,
+    wait_for_flag,
 )
 from numba_tma.host import debug
 from numba_tma.host.debug import CLAIMS, COUNT, HEADER, NO_GPU, NUM_CLAIMS, STOPPED, UNCOUNTED, Site
@@ -212,6 +213,37 @@ def test_the_bytes_of_a_phase_are_compared_once_it_is_complete(issued, wrong):
     # The barrier's word is not read: its phase is complete.
     assert found == [(site.ledger, 1, 0, 4, 0, AT, issued, None, None, None)] * wrong
 
+
+
+@pytest.mark.parametrize("value", [0, 1])
+def test_a_wait_for_a_flag_of_another_block_ends(value):
+    site = Site("sums of another block", kind="flag", debug=True)
+
+    def kernel(out, flags):
+        wait_for_flag(flags.ctypes.data + 4, site)
+        out[0] = 1
+
+    out, flags = np.zeros(1, np.int64), np.array([1 - value, value], np.uint32)
+    kinds = types.int64[::1], types.uint32[::1]
+    machine = Machine(compiled(kernel, *kinds), out, flags, answer=alone)
+    log = machine.run(0, (3, 0, 0))
+    assert out[0] == value and [one.site for one in records(machine)] == [site] * (1 - value)
+    if not value:
+        (one,) = records(machine)
+        assert (one.block, one.address, one.count) == ((3, 0, 0), 0, None)
+        assert one.seconds > LIMIT / 1e9
+        assert [name for name, _ in log if name.startswith("fence")] == ["fence.acq_rel.sys"]
+
+
+def test_a_wait_for_a_flag_is_a_loop_over_loads():
+    site = Site("sums of another block", kind="flag")
+
+    def kernel(flags):
+        wait_for_flag(flags.ctypes.data, site)
+
+    ptx = compiled(kernel, types.uint32[::1])
+    assert "ld.relaxed.sys.global.u32" in ptx and "globaltimer" not in ptx
+    Machine(ptx, np.ones(1, np.uint32)).run()
 
 
 def test_a_wait_for_the_own_block_acquires_no_more():

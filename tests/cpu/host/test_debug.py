@@ -263,6 +263,7 @@ SITES = [
     Site("load of TILE", kind="coordinate", itemsize=4),
     Site("Barrier.wait"),
     Site("load of E2M1", kind="coordinate", itemsize=1, unit=32),
+    Site("sums of another block", kind="flag"),
 ]
 WORD = 0x000003FE001FFFFA
 
@@ -339,7 +340,7 @@ def known(pending, outstanding, count=1):
     return {"count": count, "pending": pending, "outstanding": outstanding}
 
 
-FULL, EMPTY, SYNC, LEDGER, COORDINATE, BARRIER, PACKED = range(7)
+FULL, EMPTY, SYNC, LEDGER, COORDINATE, BARRIER, PACKED, FLAG = range(8)
 
 
 def test_the_sentence():
@@ -397,6 +398,7 @@ def test_bytes_that_nobody_could_count_are_not_told():
         ),
         (record(COORDINATE, iteration=2**32 - 1), "innermost coordinate -1 x 4 B"),
         (record(PACKED, iteration=16), "E2M1: innermost coordinate 16 is not a multiple of 32 ele"),
+        (record(FLAG), r"^warp 0 of block \(0, 0, 0\) waited 2.0 s on sums of another block$"),
     ],
 )
 def test_each_cause_is_told(given, expected):
@@ -408,6 +410,7 @@ def test_the_error_names_the_cause_and_not_what_followed():
     starved = record(FULL, **known(0, 1024))
     assert "'x.empty'" in str(debug.error_of([full, empty])).splitlines()[0]
     assert "1,024 bytes outstanding" in str(debug.error_of([empty, starved])).splitlines()[0]
+    assert "'x.full'" in str(debug.error_of([record(FLAG), record(FULL)])).splitlines()[0]
     assert isinstance(debug.error_of([starved, record(LEDGER)]), tma.ByteLedgerError)
     error = debug.error_of([starved, record(LEDGER), record(COORDINATE, iteration=1)])
     assert isinstance(error, tma.CoordinateError) and len(error.records) == 3

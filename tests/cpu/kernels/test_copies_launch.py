@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from numba_tma.host.arrays import Array
 from numba_tma.kernels._host.limits import BY_THREADS
 from numba_tma.kernels.copy import copy
 from numba_tma.kernels.copy.plan import CopyPlan
@@ -15,6 +16,8 @@ from numba_tma.kernels.transpose import transpose
 from numba_tma.kernels.transpose.api import PLANS
 from tests.cpu.host.test_launcher import device_array
 from tests.cpu.kernels.test_wrappers import gpu  # noqa: F401 (a fixture)
+from tests.gpu.kernels.test_kernels import TYPES, BFloat16Array
+from tests.gpu.kernels.test_units import Part
 
 _places = itertools.count(1)
 
@@ -164,3 +167,14 @@ def test_a_plan_is_kept_at_any_size(gpu):  # noqa: F811
         add(x, x, out=out, plan=PointwisePlan(kernel))
     names = [kernel.__name__ for kernel, *_ in gpu.launches]
     assert names == [f"pointwise_{kernel}" for kernel in ("units", "units", "chunk", "ring")]
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_the_parts_of_a_vector_that_a_gpu_adds(name):
+    """A GPU's tests pass them: each type is read, from its first element on."""
+    memory = view((64,), "u2" if name == "bf16" else TYPES[name])
+    whole = BFloat16Array(memory) if name == "bf16" else memory
+    found = Array.read("add", "x", Part(whole, 3, (2, 5), 1))
+    size = found.itemsize
+    assert (found.dtype.name, found.shape, found.strides) == (name, (2, 5), (6 * size, size))
+    assert found.address == memory.device_ctypes_pointer.value + 3 * size

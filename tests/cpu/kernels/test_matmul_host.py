@@ -19,7 +19,7 @@ from numba_tma.host import cache_files
 from numba_tma.host import driver as _driver
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host import launch as _launch
-from numba_tma.kernels._host.device import fewest_in_same_waves
+from numba_tma.kernels._host.device import fewest_in_same_waves, resident_clusters
 from numba_tma.kernels.matmul import dense as module
 from numba_tma.kernels.matmul import launch as _matmul_launch
 from numba_tma.kernels.matmul import matmul, operands
@@ -37,10 +37,12 @@ from numba_tma.kernels.matmul.choice import (
 from numba_tma.kernels.matmul.plan import (
     Config,
     MatmulPlan,
+    StreamKConfig,
     SwappedConfig,
     SwappedPlan,
     Tcgen05Config,
 )
+from numba_tma.kernels.matmul.stream_k_plan import divide
 from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
 from tests.cpu.host.test_launcher import device_array
 
@@ -82,7 +84,9 @@ def gpu(monkeypatch):
             "tensor_map": lambda view, tile, dtype=None: (view, tile, dtype),
         }.items():
             monkeypatch.setattr(path + function, fake, raising=False)
-    for kernel in ("matmul_kernel", "swapped_kernel"):
+    monkeypatch.setattr(_matmul_launch, "float_workspace", lambda *of: space(of, np.float32))
+    monkeypatch.setattr(_matmul_launch, "zero_counters", lambda count: space((count,), np.uint32))
+    for kernel in ("matmul_kernel", "swapped_kernel", "stream_k_kernel"):
         monkeypatch.setattr(_matmul_launch, kernel, lambda form: form)
     monkeypatch.setattr(_matmul_launch, "split_k_kernel", lambda *of: ("add", *of))
     return noted
@@ -262,6 +266,28 @@ def test_sizes_and_blocks(gpu):
     assert done.blocks == 128  # 1024 clusters in 16 waves of 64; waves of 66 would be 16, too
 
 
+def test_stream_k_has_a_slot_for_each_warpgroup_and_a_flag_for_each_warp(gpu):
+    a, b, out = *pair(3000, 3000, 3000), Array(3, (3000, 3000))
+    for config in (StreamKConfig(), StreamKConfig(cluster=2), StreamKConfig(64, 256)):
+        clusters = resident_clusters(config.cluster, 1)
+        gpu.memory.clear()
+        done = launched(gpu, a, b, out, config=config)
+        stream = gpu.launches[-1][3][7]
+        *copies, sums, flags = gpu.memory
+        slots = clusters * config.cluster * (config.m // 64)
+        assert done.blocks == clusters * config.cluster
+        assert sums.shape == (slots, 64 * 256) and flags.shape == (4 * slots,)
+        tiles = -(-3000 // (config.m * config.cluster)) * 12
+        assert stream[:3] == divide(tiles, 47, clusters)[1:]
+        places = [x.__cuda_array_interface__["data"][0] for x in (sums, flags)]
+        assert [*stream[3:]] == places
+
+
+def test_stream_k_of_nothing_to_add_up_divides_nothing(gpu):
+    done = launched(gpu, *pair(64, 64, 0), Array(3, (64, 64)), config=StreamKConfig())
+    assert len(gpu.launches[-1][3]) == 7 and done.sizes.steps == 0
+
+
 def test_the_fewest_blocks_with_as_many_waves():
     assert [fewest_in_same_waves(tiles, 132) for tiles in (1, 132, 133, 896)] == [1, 132, 67, 128]
     for tiles in range(1, 1000):
@@ -437,7 +463,7 @@ def test_configurations_that_do_not_work(options, message):
 def test_configurations_of_another_kind(gpu, config):
     arrays = Array(1, (8, 8)), Array(2, (8, 8)), Array(3, (8, 8))
     with pytest.raises(
-        TypeError, match=r"matmul\(\): config is .*; it is a Config or SwappedConfig or Unaligned"
+        TypeError, match=r"matmul\(\): config is .*; it is a Config or StreamKConfig or Swapped"
     ):
         matmul(*arrays, config=config)
 

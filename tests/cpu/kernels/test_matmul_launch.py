@@ -9,6 +9,7 @@ from numba_tma.kernels._host.device import resident_clusters
 from numba_tma.kernels.matmul import (
     Config,
     MmaConfig,
+    StreamKConfig,
     SwappedConfig,
     Tcgen05Config,
     UnalignedConfig,
@@ -25,6 +26,8 @@ CONFIGURED = [
     Config(128, 64, 2),
     Config(64, 128, 4),
     Config(64, 64, splits=3),
+    StreamKConfig(128, 256),
+    StreamKConfig(128, 128, 2),
     SwappedConfig(64, 16),
     SwappedConfig(128, 8, 4),
     SwappedConfig(64, 24, blocks=2),
@@ -68,7 +71,7 @@ def tile_of(config):
     return (128 * config.cta_group if isinstance(config, Tcgen05Config) else config.m), config.n
 
 
-def blocks_for(config, rows, columns, batch):
+def blocks_for(config, rows, columns, k, batch):
     """Return how many blocks have work, or how many run at once if they take several tiles."""
     height, width = tile_of(config)
     tiles = [math.ceil(rows / height), math.ceil(columns / width)]
@@ -83,6 +86,10 @@ def blocks_for(config, rows, columns, batch):
     if isinstance(config, Config):
         tiles[0] = math.ceil(tiles[0] / size)
         batch *= config.splits
+    if isinstance(config, StreamKConfig):  # at least 8 stages for each cluster
+        stages = math.prod(tiles) * batch * math.ceil(k / 64)
+        most = resident_clusters(size, 1)
+        return min(most, max(math.prod(tiles) * batch, stages // 8)) * size
     work, most = math.prod(tiles) * batch, resident_clusters(size, 1)
     waves = math.ceil(work / most)
     return next(n for n in range(1, most + 1) if math.ceil(work / n) == waves) * size
@@ -108,7 +115,7 @@ def test_blocks_and_extents(gpu, config, rows, columns, k, left, right):  # noqa
     assert (extents.steps, extents.splits) == (math.ceil(k / plan.k), splits)
     assert extents.a_stride == (bool(left) and batch > 1)
     assert extents.b_stride == bool(right)
-    assert blocks == blocks_for(config, rows, columns, batch)
+    assert blocks == blocks_for(config, rows, columns, k, batch)
     assert threads == plan.roles.threads
 
 

@@ -10,7 +10,7 @@ from numba_tma.host import device_memory as module
 from numba_tma.host.device_memory import device_memory
 from numba_tma.kernels._host import memo
 from numba_tma.kernels.rows import column_sum
-from tests.gpu.worker import on_gpu
+from tests.gpu.worker import IMPORT_SECONDS, on_gpu
 
 
 @cuda.jit
@@ -37,10 +37,10 @@ def test_memory_is_not_freed_under_a_launch():
             assert (cuda.as_cuda_array(other).copy_to_host() == round_).all()
 
 
-@on_gpu(limit=60)
+@on_gpu(limit=IMPORT_SECONDS)
 def test_memory_that_is_freed_and_allocated_leaves_the_captures_of_others_valid():
     torch = pytest.importorskip("torch")
-    x = torch.ones(64, 64, device="cuda")
+    x = torch.ones(4096, 64, device="cuda")  # of which any 64 parts or more have a workspace
     outs = torch.empty(2, 64, device="cuda")
     column_sum(x, out=outs[0])
     side, graph, errors = torch.cuda.Stream(), torch.cuda.CUDAGraph(), []
@@ -49,14 +49,14 @@ def test_memory_that_is_freed_and_allocated_leaves_the_captures_of_others_valid(
         try:
             torch.cuda.set_device(0)
             for n in range(3 * module._MOST_BLOCKS):
-                column_sum(x, out=outs[0], parts=n + 1, stream=side)
+                column_sum(x, out=outs[0], parts=64 * (n + 1), stream=side)
                 memo.forget_all()
         except Exception as error:
             errors.append(error)
 
     with torch.cuda.graph(graph):  # in the mode that forbids it to all threads
         y = x * 2
-        column_sum(x, out=outs[1], parts=7, stream=torch.cuda.current_stream())
+        column_sum(x, out=outs[1], parts=7 * 64, stream=torch.cuda.current_stream())
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
@@ -64,4 +64,4 @@ def test_memory_that_is_freed_and_allocated_leaves_the_captures_of_others_valid(
     assert not errors
     graph.replay()
     torch.cuda.synchronize()
-    assert bool((z == 3).all()) and bool((outs == 64).all())
+    assert bool((z == 3).all()) and bool((outs == 4096).all())

@@ -13,11 +13,10 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.kernels.copy.api import copy as copy_array
 from numba_tma.kernels.rows.rmsnorm import rmsnorm
-from tests.gpu.worker import on_gpu
+from tests.gpu.worker import IMPORT_SECONDS, on_gpu
 
 needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="no torch here")
 needs_cupy = pytest.mark.skipif(not importlib.util.find_spec("cupy"), reason="no CuPy here")
-IMPORT_SECONDS = 90  # the first import of torch, by all workers at once
 
 SHAPE = (48, 64)
 

@@ -15,11 +15,10 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.kernels.copy.api import copy
 from numba_tma.kernels.rows.rmsnorm import rmsnorm
-from tests.gpu.worker import on_gpu
+from tests.gpu.worker import IMPORT_SECONDS, on_gpu
 
 needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="no torch here")
 needs_cupy = pytest.mark.skipif(not importlib.util.find_spec("cupy"), reason="no CuPy here")
-IMPORT_SECONDS = 90
 
 TILE = tma.Tile((16, 64), "f32")
 

@@ -37,6 +37,7 @@ def worker():
 
 @pytest.fixture(scope="module")
 def patient():
+    """Of kernels that have no stuck wait: on a GPU that others share, a wait may take seconds."""
     yield from workers(20)
 
 
@@ -49,15 +50,26 @@ def test_every_mutant_has_one_expectation():
     assert names.issuperset(MISSED + CRASHED) and not set(MISSED) & set(CRASHED)
 
 
+def caught(worker, name, runs=3):
+    """Return whether a mutant is caught, in the first of so many runs that the device lets end."""
+    for _ in range(runs):
+        try:
+            return call(worker, report.broken, name) is not None
+        except report.WorkerLost as lost:
+            if "LAUNCH_FAILED" not in str(lost):
+                raise
+    return False
+
+
 @pytest.mark.parametrize("name", every(12, CAUGHT))
 def test_a_mutant_is_caught(worker, name):
-    assert call(worker, report.broken, name) is not None
+    assert caught(worker, name)
 
 
 @pytest.mark.parametrize("name", quick(MISSED[:1], MISSED))
-def test_a_mutant_is_missed(worker, name):
+def test_a_mutant_is_missed(patient, name):
     """One that is caught from now on leaves the list."""
-    assert call(worker, report.broken, name) is None
+    assert call(patient, report.broken, name) is None
 
 
 @pytest.mark.slow
@@ -81,8 +93,8 @@ def test_shipped_kernels_raise_nothing(patient, name):
     assert call(patient, report.part, name, limit=400) is None
 
 
-def test_the_message_names_both_sides(worker):
-    found, text = call(worker, report.broken, "TilePipeline: A stage is used after its release")
+def test_the_message_names_both_sides(patient):
+    found, text = call(patient, report.broken, "TilePipeline: A stage is used after its release")
     assert {kind for kind, _ in found} & {"EarlyOverwrite", "EarlyRead"}
     first = text.splitlines()[0]
     assert " of TilePipeline: " in first and "add warp" in first and "load warp" in first

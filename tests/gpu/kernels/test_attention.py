@@ -157,6 +157,8 @@ def test_plans(plan, causal):
     depth, how = PLANS[plan]
     for queries, keys in ((1, 1), (130, 129), (1000, 777), (777, 1000)):
         check(*arrays(queries, keys, 6, 2, depth), causal, how)
+    # Several tiles of queries for each block.
+    check(*arrays(300, 777, 6, 2, depth, batch=24), causal, how)
 
 
 @by_mask
@@ -167,6 +169,8 @@ def test_heads_in_one_tile(plan, causal):
     for queries, keys in ((1, 1), (63, 65), (130, 129), (1000, 777), (300, 65)):
         check(*arrays(queries, keys, 2 * how.packed_heads, 2, depth), causal, how)
         check(*arrays(queries, keys, 2 * how.packed_heads, 1, depth), causal, how)
+    # Several tiles of queries for each block.
+    check(*arrays(300, 400, 2 * how.packed_heads, 2, depth, batch=16), causal, how)
 
 
 @on_gpu(limit=LIMIT)

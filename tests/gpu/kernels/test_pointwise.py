@@ -21,7 +21,7 @@ from tests.gpu.kernels.test_kernels import (
     to_host,
     ulp,
 )
-from tests.gpu.worker import on_gpu
+from tests.gpu.worker import IMPORT_SECONDS, on_gpu
 
 PLANS = {
     "chunk": Plan("chunk", 128, 4096),
@@ -272,7 +272,7 @@ def test_what_is_planned_has_a_test():
 # ----------------------------------------------------------------------- tile queues
 
 
-@on_gpu(limit=60)
+@on_gpu(limit=IMPORT_SECONDS)
 def test_partial_results_of_graphs():
     """Graphs captured on one stream, at its first calls, are replayed on two at a time."""
     torch = pytest.importorskip("torch")

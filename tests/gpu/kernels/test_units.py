@@ -55,6 +55,7 @@ class Part:
         given["data"] = (given["data"][0] + begin * size, False)
         given["shape"], given["strides"] = shape, ((shape[1] + gap) * size, size)
         self.memory, self.shape, self.__cuda_array_interface__ = memory, shape, given
+        self.dtype = memory.dtype  # which the interface cannot say of bf16
 
 
 @pytest.mark.parametrize("name", TYPES)

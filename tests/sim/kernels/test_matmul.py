@@ -210,6 +210,13 @@ def test_rows_that_tma_cannot_store(out, out_bytes):
     assert (memory == 7).all()
 
 
+def test_rows_of_integers_that_tma_cannot_store():
+    a, b = factors(5, 35, 128, np.int8)
+    got = matmul(a, b, config=ONE)
+    assert got.dtype == np.int32 and (got < 0).any()
+    np.testing.assert_array_equal(got, exact(a, b))
+
+
 def test_bits_of_another_type():
     a, b = factors(64, 64, 64)
     got = matmul(a.view(np.uint16), b.T.view(np.uint16).T, config=ONE, dtype="bf16")

@@ -75,6 +75,20 @@ def test_the_last_block_reads_what_the_others_wrote(atomic):
 
 
 @cuda.jit
+def write_at(address, apart):
+    if cuda.threadIdx.x == 0:
+        ptx.st_global_v4_u32(address + apart * cuda.blockIdx.x, (1, 2, 3, 4))
+
+
+def test_two_blocks_write_to_one_address():
+    y = np.zeros(12, np.uint32)
+    with sim.global_races():
+        write_at[3, 32](y.ctypes.data, 16)
+        with pytest.raises(sim.DataRace, match="written at .* and written by .* of block"):
+            write_at[3, 32](y.ctypes.data, 0)
+
+
+@cuda.jit
 def store_rows(y, n, shift):
     tile = tma.shared_tile(ROW)
     tile[0, cuda.threadIdx.x] = np.float32(cuda.blockIdx.x)

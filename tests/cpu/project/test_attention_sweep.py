@@ -1,0 +1,31 @@
+"""The sweep of attention's plans, without a GPU: its shapes, and the plans that it tries."""
+
+import json
+import runpy
+from pathlib import Path
+
+SWEEP = runpy.run_path("tests/benchmarks/sweeps/attention.py", run_name="sweep")
+RESULTS = "tests/benchmarks/results/survey_h100.json"
+
+
+def test_a_shape_is_that_of_a_survey():
+    case = SWEEP["parsed"]("27x175x16x256/175x2c")
+    assert case.shape == (27, 175, 16, 256, 175, 2) and case.form == "causal"
+    assert case in SWEEP["drawn"](None, RESULTS)
+
+
+def test_only_slow_cases_are_left():
+    rows = json.loads(Path(RESULTS).read_text())["rows"]
+    ratios = {row["case"]: row["ratio"] for row in rows if row["family"] == "attention"}
+    slow = SWEEP["drawn"](0.9, RESULTS)
+    assert slow and all(ratios[case.name] < 0.9 for case in slow)
+    assert len(slow) == sum(ratio < 0.9 for ratio in ratios.values())
+
+
+def test_the_chosen_plan_is_among_those_that_are_tried_and_all_are_legal():
+    case = SWEEP["parsed"]("5x656x8x64/656x2c")
+    chosen = SWEEP["chosen_plan"](case, 132)
+    tried = SWEEP["plans"](case, chosen)
+    assert tried[0] == chosen and len({SWEEP["short"](plan) for plan in tried}) == len(tried)
+    assert {plan.packed_heads for plan in tried} == {1, 2, 4}  # of 4 heads that share keys
+    assert {plan.q_stages for plan in tried} == {1, 2}
