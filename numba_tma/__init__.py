@@ -16,6 +16,7 @@ from typing import Any
 from numba_tma._version import __version__ as __version__
 from numba_tma.backend import interface
 from numba_tma.host import backend as offered
+from numba_tma.host.collections import without_collections
 from numba_tma.host.environment import simulated
 from numba_tma.host.lazy_names import homes_of
 
@@ -55,13 +56,16 @@ def _attach() -> None:
 
 
 class _ImportOfNumba:
-    """Attaches the backend when numba.cuda has been imported; finds no module by itself."""
+    """Attaches the backend when numba.cuda has been imported; finds no module by itself.
+
+    Numba's imports make 100,000 objects that stay: no garbage is searched for among them.
+    """
 
     _found = False  # whether the other finders are being asked
 
     def find_spec(self, name: str, path: object, target: object = None) -> Any:
-        """Return the specification of numba.cuda, whose loader attaches the backend."""
-        if name != "numba.cuda" or self._found:
+        """Return the specification of Numba, or of numba.cuda, which attaches the backend."""
+        if name not in ("numba", "numba.cuda") or self._found:
             return None
         self._found = True
         try:
@@ -71,9 +75,11 @@ class _ImportOfNumba:
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
+            @without_collections
             def execute_and_attach(module: ModuleType) -> None:
                 execute(module)
-                _attach()
+                if name == "numba.cuda":
+                    _attach()
 
             spec.loader.exec_module = execute_and_attach  # type: ignore[method-assign]
         return spec

@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Look for garbage more rarely than Python does by itself."""
     spare_the_collector()
-    gc.set_threshold(20_000, 20, 10)
+    gc.set_threshold(500_000, 20, 10)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,5 +1,6 @@
 """What all tests of this tier share: one state of libNVVM, and arrays at made-up addresses."""
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -17,6 +18,7 @@ def _no_debug_information() -> Iterator[None]:
     compute capability 10.0 and newer; after one with -opt=0, it reads parameters through generic
     addresses for 9.0 too. Goldens would depend on the order of the tests.
     """
+    importlib.import_module("numba_tma.backend.compiler")  # has a `compile_ir` of its own
     compile_ir = nvvm.compile_ir
 
     def as_usual(modules: Any, **options: Any) -> bytes:

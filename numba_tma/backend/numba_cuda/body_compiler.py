@@ -1,13 +1,15 @@
-"""The compiler of the library's functions: fewer of Numba's passes for bodies, less around each.
+"""The compiler of the library's functions: fewer of Numba's passes, less around each.
 
 A kernel has up to 160 bodies of about 20 statements. So most of its compile is what Numba does once
 a function and once a pass: refresh its registries, build the list of passes, time, name and check
-each. The library's functions share a list, and skip the passes that would change nothing.
+each. The library's functions share a list, and skip the passes that would change nothing. They are
+the bodies, and the shipped kernels with their device functions.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 from numba.cuda import compiler
@@ -28,6 +30,7 @@ from numba.cuda.core.typed_passes import (
 from numba.cuda.core.untyped_passes import (
     DeadBranchPrune,
     FindLiterallyCalls,
+    GenericRewrites,
     InlineClosureLikes,
     InlineInlinables,
     LiteralUnroll,
@@ -40,11 +43,13 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 
 from numba_tma.backend.numba_cuda.body_lowering import BodyCallConv, CheckedCallConv, LeanLowering
 from numba_tma.backend.numba_cuda.facts import COMPILING
-from numba_tma.backend.numba_cuda.functions import FUNCTIONS
+from numba_tma.backend.numba_cuda.functions import is_of_library
+from numba_tma.backend.numba_cuda.kernels import compiles_device_function
 from numba_tma.backend.numba_cuda.translation import translate
 
-#: Passes for what no body has: closures, overloads inlined as IR, array expressions, object mode.
-_NOT_FOR_BODIES = {
+#: Passes for what no function of the library has: closures, overloads inlined as IR, array
+#: expressions, object mode.
+_LEFT_OUT = {
     WithLifting,
     InlineClosureLikes,
     RewriteDynamicRaises,
@@ -77,14 +82,33 @@ def _has_redefinitions(state: StateDict) -> bool:
     return len(blocks) > 1 or any(len(d) > 1 for d in state.func_ir._definitions.values())
 
 
+def _may_be_rewritten(state: StateDict) -> bool:
+    """Return whether the IR has what Numba rewrites before it infers types."""
+    for block in state.func_ir.blocks.values():
+        for statement in block.body:
+            if type(statement) is not ir.Assign:
+                if type(statement) not in _NEVER_REWRITTEN:
+                    return True
+            elif getattr(statement.value, "op", None) in ("getitem", "binop"):
+                if statement.value.op == "getitem" or statement.value.fn is operator.pow:
+                    return True
+            elif isinstance(statement.value, _VALUES) and statement.value.value is print:
+                return True
+    return False
+
+
 def _is_lean(state: StateDict) -> bool:
-    return state.func_id.func in FUNCTIONS and not state.flags.debuginfo
+    return not state.flags.debuginfo
 
 
 def _needs_lifetimes(state: StateDict) -> bool:
     """Return whether the IR must say where a variable's lifetime ends: LLVM makes use of it."""
     return len(state.func_ir.blocks) > 1 or not _is_lean(state)
 
+
+#: Statements that no rewrite is for, and values that may be Python's `print`.
+_NEVER_REWRITTEN = {ir.Branch, ir.Jump, ir.Return, ir.SetAttr, ir.Del}
+_VALUES = (ir.Global, ir.FreeVar, ir.Const)
 
 _LOWERING, _LEAN_LOWERING = CUDANativeLowering(), LeanLowering()
 
@@ -95,6 +119,7 @@ def _lower(state: StateDict) -> None:
 
 #: The tests of passes that most functions do not need.
 _NEEDED = {
+    GenericRewrites: _may_be_rewritten,
     DeadBranchPrune: _has_branches,
     ReconstructSSA: _has_redefinitions,
     PreLowerStripPhis: _has_phis,
@@ -146,9 +171,8 @@ class _Refreshed:
 
 
 class LibraryCompiler(CUDACompiler):
-    """The compiler of the library's kernels and device functions: all of Numba's passes."""
+    """The compiler of the library's kernels and device functions."""
 
-    _left_out: set[type[CompilerPass]] = set()
     _passes: _Passes | None = None
 
     def __init__(
@@ -164,16 +188,9 @@ class LibraryCompiler(CUDACompiler):
         """Return the passes, which all functions share."""
         if self._passes is None:
             (manager,) = super().define_pipelines()
-            kept = [p for p in manager.passes if p[0] not in self._left_out]
+            kept = [p for p in manager.passes if p[0] not in _LEFT_OUT]
             type(self)._passes = _Passes(kept)
         return [self._passes]  # type: ignore[list-item]
-
-
-class BodyCompiler(LibraryCompiler):
-    """The compiler of bodies."""
-
-    _left_out = _NOT_FOR_BODIES
-    _passes = None
 
 
 _compile_extra = compiler.compile_extra
@@ -182,14 +199,11 @@ _compile_extra = compiler.compile_extra
 @functools.wraps(_compile_extra)
 def _compile_chosen(*args: object, **kws: Any) -> Any:
     """Compile a function by the library's compiler, if it is the library's."""
-    function = kws.get("func")
-    if function in FUNCTIONS:
-        kws["pipeline_class"], convention = BodyCompiler, BodyCallConv
-    elif str(getattr(function, "__module__", "")).startswith("numba_tma."):
-        kws["pipeline_class"], convention = LibraryCompiler, CheckedCallConv
-    else:
+    if not is_of_library(kws.get("func")):
         return _compile_extra(*args, **kws)
+    kws["pipeline_class"] = LibraryCompiler
     if type(kws["call_conv"]) is CUDACallConv and not kws["flags"].debuginfo:
+        convention = BodyCallConv if compiles_device_function() else CheckedCallConv
         kws["call_conv"] = convention(kws["targetctx"])
     return _compile_extra(*args, **kws)
 

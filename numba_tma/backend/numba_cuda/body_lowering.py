@@ -9,21 +9,31 @@ The names of bodies are short, since LLVM's text has a function's name at each c
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir as llvm
 from numba.core import types
+from numba.core.datamodel import ArgPacker
 from numba.cuda import cgutils
-from numba.cuda.compiler import CUDANativeLowering
+from numba.cuda.compiler import CUDANativeLowering, _LowerResult
 from numba.cuda.core import ir
 from numba.cuda.core.analysis import compute_use_defs, must_use_alloca
 from numba.cuda.core.callconv import RETCODE_OK, CUDACallConv, Status
+from numba.cuda.core.compiler import StateDict
 from numba.cuda.core.errors import NumbaError
+from numba.cuda.core.funcdesc import PythonFunctionDescriptor
 from numba.cuda.lowering import CUDALower
 
 #: The LLVM names of compiled functions that return no status but 0.
 _SAFE: set[str] = set()
+
+
+@functools.lru_cache(4096)
+def _packer(manager: object, argtypes: tuple[types.Type, ...]) -> ArgPacker:
+    """Return what maps arguments to LLVM's; Numba makes it four times for each call."""
+    return ArgPacker(manager, argtypes)
 
 
 class CheckedCallConv(CUDACallConv):
@@ -31,6 +41,9 @@ class CheckedCallConv(CUDACallConv):
 
     The branch on it stays too: without it, LLVM orders and combines what is inlined differently.
     """
+
+    def _get_arg_packer(self, argtypes: Sequence[types.Type]) -> ArgPacker:
+        return _packer(self.context.data_model_manager, tuple(argtypes))
 
     def call_function(
         self,
@@ -61,6 +74,36 @@ class BodyCallConv(CheckedCallConv):
         mangled: str = super().mangler(name, (), uid=uid)
         return mangled
 
+    def decorate_function(self, fn: llvm.Function, *args: object, **kws: object) -> None:
+        """Name no argument: Numba names all of them for each call."""
+
+
+class FoldingBuilder(llvm.IRBuilder):
+    """A builder that takes an element of an aggregate from where it was inserted.
+
+    Objects, tuples and fragments are made of their elements, and mostly used for them.
+    """
+
+    def extract_value(self, agg: llvm.Value, idx: Any, name: str = "") -> llvm.Value:
+        """Return an element of an aggregate."""
+        if isinstance(agg, llvm.instructions.InsertValue):
+            path = tuple(idx) if isinstance(idx, list | tuple) else (idx,)
+            if (element := _inserted(agg).get(path)) is not None:
+                return element
+        return super().extract_value(agg, idx, name)
+
+
+def _inserted(aggregate: llvm.instructions.InsertValue) -> dict[tuple[int, ...], llvm.Value]:
+    """Return the elements that were inserted into an aggregate, by their places."""
+    if (known := vars(aggregate).get("numba_tma_elements")) is None:
+        chain, base = [], aggregate
+        while isinstance(base, llvm.instructions.InsertValue) and len(base.indices) == 1:
+            chain.append(base)
+            base = base.aggregate
+        known = {tuple(link.indices): link.value for link in reversed(chain)}
+        aggregate.numba_tma_elements = known
+    return known
+
 
 class LeanLower(CUDALower):
     """The lowering of one body: no references are counted, and no variable is described."""
@@ -70,6 +113,11 @@ class LeanLower(CUDALower):
         if not isinstance(self.fndesc.restype, types.Optional):
             if all(_is_safe(block.terminator) for block in self.function.blocks):
                 _SAFE.add(self.function.name)
+
+    def setup_function(self, fndesc: PythonFunctionDescriptor) -> None:
+        super().setup_function(fndesc)
+        self.builder = FoldingBuilder(self.entry_block)
+        self.call_helper = self.call_conv.init_call_helper(self.builder)
 
     def _find_singly_assigned_variable(self) -> None:
         """Find the variables that need no place in memory: one definition, uses in its block."""
@@ -135,8 +183,27 @@ def _is_safe(terminator: llvm.Instruction) -> bool:
 
 
 class LeanLowering(CUDANativeLowering):
-    """The pass that lowers a body."""
+    """The pass that lowers a function of the library."""
 
-    @property
-    def lowering_class(self) -> type[CUDALower]:
-        return LeanLower
+    def run_pass(self, state: StateDict) -> bool:
+        """Lower a function into its library, without statistics of what no GPU code has."""
+        flags, convention = state.flags, state.call_conv
+        is_body = isinstance(convention, BodyCallConv)
+        description = PythonFunctionDescriptor.from_specialized_function(
+            state.func_ir,
+            state.typemap,
+            state.return_type,
+            state.calltypes,
+            mangler=convention.mangler,
+            inline=flags.forceinline,
+            noalias=flags.noalias,
+            abi_tags=[] if is_body else [flags.get_mangle_string()],
+            call_conv=convention,
+            abi_info=state.abi_info,
+        )
+        target = state.targetctx
+        with target.push_code_library(state.library):
+            lower = LeanLower(target, state.library, description, state.func_ir, state.metadata)
+            lower.lower()
+        state["cr"] = _LowerResult(description, lower.call_helper, cfunc=None, env=lower.env)
+        return True

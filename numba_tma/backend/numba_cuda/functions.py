@@ -153,17 +153,21 @@ class Body:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.parameters = utils.pysignature(function)
         self.constants = [
             name
-            for name, parameter in self.parameters.parameters.items()
-            if str(parameter.annotation).startswith("Constant[")
+            for name, annotation in function.__annotations__.items()
+            if str(annotation).startswith("Constant[") and name != "return"
         ]
         FUNCTIONS.add(function)
         # A dispatcher per target. The Numba type has only a weak reference to it.
         self._dispatchers: dict[str, tuple[Any, types.Dispatcher]] = {}
         #: The signatures of the dispatchers, which compile: by target, argument types and names.
         self._resolved: dict[tuple[Any, ...], Signature | None] = {}
+
+    @functools.cached_property
+    def parameters(self) -> inspect.Signature:
+        """The parameters of the function: most functions are registered and never called."""
+        return utils.pysignature(self.function)
 
     @property
     def type(self) -> types.Dispatcher:
@@ -198,7 +202,10 @@ class Body:
         """Compile the function for argument types, unless it is, and return its signature."""
         key = (compile_target(), tuple(args), tuple(kws.items()))
         if key not in self._resolved:
-            self._resolved[key] = self.type.get_call_type(context, args, kws)
+            dispatcher = self.type.dispatcher
+            pysig, folded = dispatcher.fold_argument_types(tuple(args), kws)
+            compiled = dispatcher.compile_device(tuple(folded))
+            self._resolved[key] = compiled.signature.replace(pysig=pysig)
         return self._resolved[key]
 
     def _with_constants(self, args: Any, kws: Any) -> tuple[Any, Any]:
@@ -252,6 +259,14 @@ class Body:
 CALLED: list[Callable[..., None]] = []
 #: The Python functions of all bodies.
 FUNCTIONS: set[Callable[..., Any]] = set()
+
+
+def is_of_library(function: Any) -> bool:
+    """Return whether a function is a body, or a kernel or device function of the library."""
+    module = str(getattr(function, "__module__", ""))
+    return function in FUNCTIONS or module.startswith("numba_tma.")
+
+
 #: The latest errors of compile-time functions, which an error of the compile begins with.
 REFUSALS: collections.deque[str] = collections.deque(maxlen=32)
 # Bodies that allocate shared memory: the first call uses the body, each other call a copy.
@@ -281,15 +296,16 @@ def device_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+class _LiteralBodyTemplate(LiteralTemplate):
+    def type_call(self, args: Any, kws: Any) -> Any:
+        return self.call_body(args, kws)
+
+
+class _PlainBodyTemplate(AbstractTemplate):
+    def generic(self, args: Any, kws: Any) -> Any:
+        return self.call_body(args, kws)
+
+
 def body_template(body: Body) -> type:
     """Return the template of calls of `body`; a ``Constant`` parameter is typed literal first."""
-
-    class Literally(LiteralTemplate):
-        def type_call(self, args: Any, kws: Any) -> Any:
-            return self.call_body(args, kws)
-
-    class Plainly(AbstractTemplate):
-        def generic(self, args: Any, kws: Any) -> Any:
-            return self.call_body(args, kws)
-
-    return Literally if body.constants else Plainly
+    return _LiteralBodyTemplate if body.constants else _PlainBodyTemplate

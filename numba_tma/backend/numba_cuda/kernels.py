@@ -26,7 +26,6 @@ from numba_tma.backend.numba_cuda.functions import (
 from numba_tma.backend.numba_cuda.kernel_globals import declare_shared, define_shared
 from numba_tma.backend.numba_cuda.registration import register_declared
 from numba_tma.backend.numba_cuda.requirements import shared_symbol
-from numba_tma.backend.numba_cuda.shortcuts import without_collections
 from numba_tma.host.architectures import (
     BLACKWELL,
     PLAIN_SHARED,
@@ -35,6 +34,7 @@ from numba_tma.host.architectures import (
     target_of,
 )
 from numba_tma.host.cluster_rules import check_device_function, cluster_of
+from numba_tma.host.collections import without_collections
 from numba_tma.host.loop_rules import WITHOUT_SCOPES
 from numba_tma.host.tensor_tiles import ColumnClaim
 

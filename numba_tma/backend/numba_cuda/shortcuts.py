@@ -7,44 +7,29 @@ from __future__ import annotations
 
 import collections
 import functools
-import gc
 import inspect
 import operator
+import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from types import FunctionType
+from typing import Any
 
+from llvmlite.ir import Module
 from numba.core import types
-from numba.cuda import utils
+from numba.cuda import lowering, utils
 from numba.cuda.codegen import CUDACodeLibrary
-from numba.cuda.core import ir
+from numba.cuda.core import base, errors, ir, ir_utils, typeinfer
 from numba.cuda.core.postproc import PostProcessor, VariableLifetime
 from numba.cuda.core.transforms import canonicalize_cfg
-from numba.cuda.core.typeinfer import TypeInferer
+from numba.cuda.core.typeinfer import ConstraintNetwork, TypeInferer
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.target import CUDATypingContext
 from numba.cuda.typing.templates import Signature
 
+from numba_tma.host.collections import without_collections
+
 # ------------------------------------------------------------------ collections of garbage
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def without_collections(function: _F) -> _F:
-    """Let `function` run without collections: a compile makes millions of objects, few cycles."""
-
-    @functools.wraps(function)
-    def run(*args: object, **kws: object) -> object:
-        if not gc.isenabled():
-            return function(*args, **kws)
-        gc.disable()
-        try:
-            return function(*args, **kws)
-        finally:
-            gc.enable()
-
-    return run  # type: ignore[return-value]
-
 
 CUDACodeLibrary.get_asm_strs = without_collections(CUDACodeLibrary.get_asm_strs)
 
@@ -110,6 +95,20 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 utils.pysignature = _signature
 
+_has_loc = base._has_loc
+
+
+def _takes_loc(function: Callable[..., Any]) -> bool:
+    """Return whether a lowering takes `loc`, which Numba asks for at each use."""
+    if type(function) is not FunctionType or vars(function).keys() & _OTHER_SIGNATURE:
+        return _has_loc(function)
+    code = function.__code__
+    return "loc" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+_OTHER_SIGNATURE = {"__wrapped__", "__signature__"}
+base._has_loc = _takes_loc
+
 # ------------------------------------------------------------------ lifetimes of variables
 
 _run = PostProcessor.run
@@ -142,6 +141,47 @@ def _has_loops(blocks: dict[int, ir.Block]) -> bool:
 PostProcessor.run = _run_as_needed
 
 
+# ------------------------------------------------------------------ variables of statements
+
+_list = ir.Inst._rec_list_vars
+_list_statement = ir_utils.compat_list_vars_stmt
+#: What holds no variable.
+_WITHOUT_VARIABLES = {ir.Loc, ir.Const, ir.Global, ir.FreeVar, ir.Arg, str, int, bool, type(None)}
+
+
+def _list_variables(self: ir.Inst, value: object) -> list[ir.Var]:
+    """Return the variables in `value`: Numba looks for them in each place and each value."""
+    found: list[ir.Var] = []
+    _add_variables(self, value, found)
+    return found
+
+
+def _add_variables(self: ir.Inst, value: Any, found: list[ir.Var]) -> None:
+    kind = type(value)
+    if kind is ir.Var:
+        found.append(value)
+    elif kind is ir.Expr:
+        _add_variables(value, value._kws, found)
+    elif kind is dict:
+        for part in value.values():
+            _add_variables(self, part, found)
+    elif kind is list or kind is tuple:
+        for part in value:
+            _add_variables(self, part, found)
+    elif kind not in _WITHOUT_VARIABLES:
+        found += _list(self, value)
+
+
+def _list_of_statement(statement: ir.Stmt) -> list[ir.Var]:
+    """Return the variables of a statement; Numba makes the statement anew to find them."""
+    if type(statement) is ir.Assign:
+        return statement.list_vars()
+    return _list_statement(statement)
+
+
+ir.Inst._rec_list_vars = _list_variables
+ir_utils.compat_list_vars_stmt = _list_of_statement
+
 # ------------------------------------------------------------------ rounds of type inference
 
 _propagate = TypeInferer.propagate
@@ -168,9 +208,63 @@ def _is_in_order(inferer: TypeInferer) -> bool:
 
 TypeInferer.propagate = _propagate_once
 
-# ------------------------------------------------------------------ atomics in LLVM's text
+# ------------------------------------------------------------------ errors and warnings
+
+
+class _ErrorContext:
+    """Numba's `new_error_context`, which adds words to an error, without a generator for each."""
+
+    def __init__(self, fmt_: str, *args: object, **kwargs: Any) -> None:
+        self.given = fmt_, args, kwargs
+        loc = kwargs.get("loc")
+        if loc is not None and not loc.filename.startswith(errors._numba_path):
+            errors.loc_info.update(kwargs)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, errors.NumbaError):
+            error.add_context(errors._format_msg(*self.given))
+
+
+errors.new_error_context = lowering.new_error_context = _ErrorContext
+typeinfer.new_error_context = _ErrorContext
+
+
+def _propagate_constraints(self: ConstraintNetwork, inferer: TypeInferer) -> list[Exception]:
+    """Execute all constraints; return errors. Numba catches warnings around each of them."""
+    found, kept = [], inferer.warnings
+    others: list[warnings.WarningMessage] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", kept._category)
+        for constraint in self.constraints:
+            try:
+                constraint(inferer)
+            except errors.ForceLiteralArg as error:
+                found.append(error)
+            except errors.TypingError as error:
+                known = errors.TypingError(str(error), loc=constraint.loc, highlighting=False)
+                found.append(utils.chain_exception(known, error))
+            for warning in caught:
+                if issubclass(warning.category, kept._category):
+                    place = constraint.loc.filename, constraint.loc.line, warning.category
+                    kept._warnings[place].add(str(warning.message))
+                else:
+                    others.append(warning)
+            caught.clear()
+    for other in others:
+        warnings.warn_explicit(str(other.message), other.category, other.filename, other.lineno)
+    return found
+
+
+ConstraintNetwork.propagate = _propagate_constraints
+
+# ------------------------------------------------------------------ what libNVVM gets
 
 _replace = nvvm.llvm_replace
+_modules = CUDACodeLibrary.modules.fget
+_compile_ir = nvvm.compile_ir
 
 
 def _replace_where_found(llvmir: str) -> str:
@@ -179,4 +273,24 @@ def _replace_where_found(llvmir: str) -> str:
     return _replace(llvmir) if found else llvmir
 
 
+def _modules_once(self: CUDACodeLibrary) -> list[Module]:
+    """Return each module once: Numba lists a function's module for each of its callers."""
+    return list(dict.fromkeys(_modules(self)))
+
+
+def _compile_without_libdevice(llvmir: str | list[str], **options: object) -> bytes:
+    """Compile modules that call no function of libdevice, which Numba finds, reads and adds."""
+    modules = [llvmir] if isinstance(llvmir, str) else llvmir
+    if options.get("fastmath") or any("__nv_" in module for module in modules):
+        return _compile_ir(llvmir, **options)
+    options.pop("fastmath", None)
+    unit = nvvm.CompilationUnit(options)
+    for module in modules:
+        unit.add_module(nvvm.llvm_replace(module).encode())
+    unit.verify()  # of what is invalid, libNVVM may end the process
+    return unit.compile()
+
+
 nvvm.llvm_replace = _replace_where_found
+nvvm.compile_ir = _compile_without_libdevice
+CUDACodeLibrary.modules = property(_modules_once)

@@ -163,6 +163,7 @@ def nothing_to_store(acc, results, sources, out, at, mma_row, extents, terms):  
     """Store nothing: there is no epilogue tile to the left of the first."""
 
 
+@functools.cache  # the tiles of a kernel share it
 def tile_epilogue(plan: MatmulPlan) -> DeviceFunction:
     """Return the function that applies the epilogue to a fragment."""
     to_epilogue_type = conversion("i32" if plan.out.name == "i32" else "f32")
@@ -213,6 +214,7 @@ def zero(sources, mma_row):  # type: ignore[no-untyped-def]
     return np.float32(0)
 
 
+@functools.cache  # the tiles of a kernel share it
 def tile_write(plan: MatmulPlan | MmaPlan) -> DeviceFunction:
     """Return the function that rounds a fragment to the output's type and writes it."""
     round_to_out, store_rows = conversion(plan.out.name), rows_store(plan)
@@ -272,6 +274,7 @@ def rows_store(plan: MatmulPlan | MmaPlan) -> DeviceFunction:
     return store
 
 
+@functools.cache
 def conversion(name: str) -> DeviceFunction:
     """Return the function that converts a fragment; integer sums that are stored stay exact."""
 

@@ -126,9 +126,10 @@ def compiled(name):
 def measured(name, repeats):
     """Return the phases of the fastest of several compiles, each in a process of its own."""
     command = [sys.executable, __file__, "--one", name]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # as installed modules are
     runs = []
     for _ in range(repeats):
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         runs.append(json.loads(done.stdout.splitlines()[-1]))
     return min(runs, key=lambda run: sum(run["seconds"].values()))
 

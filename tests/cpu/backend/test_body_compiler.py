@@ -1,16 +1,20 @@
 """What the compiler of bodies keeps between compiles, and what it must not change."""
 
 import gc
+import operator
 from types import FunctionType, SimpleNamespace
 
 import pytest
+from llvmlite import ir as llvm
 from numba import cuda, types
 from numba.core.errors import TypingError
+from numba.cuda.core import ir
 from numba.cuda.core.typed_passes import IRLegalization, PreLowerStripPhis
-from numba.cuda.core.untyped_passes import DeadBranchPrune, ReconstructSSA
+from numba.cuda.core.untyped_passes import DeadBranchPrune, GenericRewrites, ReconstructSSA
 
 from numba_tma.backend.interface import device_function
 from numba_tma.backend.numba_cuda import body_compiler, translation
+from numba_tma.backend.numba_cuda.body_lowering import FoldingBuilder
 from numba_tma.tools.testing import compile_ptx, instructions
 
 STEP = 3
@@ -157,19 +161,21 @@ def redefined(values, count):
 
 BRANCHES, SSA = DeadBranchPrune.__name__, ReconstructSSA.__name__
 PHIS, LIFETIMES = PreLowerStripPhis.__name__, IRLegalization.__name__
+ITEMS = GenericRewrites.__name__
 
 
 @pytest.mark.parametrize(
     ("function", "passes"),
     [
-        (straight, set()), (redefined, set()), (early, {BRANCHES, SSA, LIFETIMES}),
-        (chosen, {BRANCHES, SSA, PHIS, LIFETIMES}), (looped, {BRANCHES, SSA, PHIS, LIFETIMES}),
+        (straight, {ITEMS}), (redefined, {ITEMS}), (early, {ITEMS, BRANCHES, SSA, LIFETIMES}),
+        (chosen, {ITEMS, BRANCHES, SSA, PHIS, LIFETIMES}),
+        (looped, {BRANCHES, SSA, PHIS, LIFETIMES}),
     ],
 )  # fmt: skip
 def test_a_body_goes_through_the_passes_that_it_needs(monkeypatch, function, passes):
     run = []
-    body_compiler.BodyCompiler._passes or compiled(device_function(add_steps), KINDS[0])
-    manager = body_compiler.BodyCompiler._passes
+    body_compiler.LibraryCompiler._passes or compiled(device_function(add_steps), KINDS[0])
+    manager = body_compiler.LibraryCompiler._passes
 
     def noted(step, body):
         def noting(state):
@@ -186,17 +192,49 @@ def test_a_body_goes_through_the_passes_that_it_needs(monkeypatch, function, pas
     assert {kind.__name__ for kind in run if kind in body_compiler._NEEDED} == passes
 
 
-def test_what_is_not_lean_has_lifetimes():
-    def state(function, *, debuginfo):
-        return SimpleNamespace(
-            func_id=SimpleNamespace(func=function),
-            func_ir=SimpleNamespace(blocks={0: None}),
-            flags=SimpleNamespace(debuginfo=debuginfo),
+def test_what_is_debugged_has_lifetimes():
+    for debuginfo in (False, True):
+        state = SimpleNamespace(
+            func_ir=SimpleNamespace(blocks={0: None}), flags=SimpleNamespace(debuginfo=debuginfo)
         )
+        assert body_compiler._needs_lifetimes(state) == debuginfo
 
-    device_function(straight)
-    for function, debuginfo, needed in (
-        *((straight, False, False), (straight, True, True)),
-        *((state, False, True), (state, True, True)),
-    ):
-        assert body_compiler._needs_lifetimes(state(function, debuginfo=debuginfo)) == needed
+
+LOC = ir.Loc("file", 1)
+VAR = ir.Var(None, "x", LOC)
+
+
+@pytest.mark.parametrize(
+    ("statement", "rewritten"),
+    [
+        (ir.Return(VAR, LOC), False), (ir.SetItem(VAR, VAR, VAR, LOC), True),
+        (ir.Raise(None, LOC), True), (ir.Assign(ir.Const(3, LOC), VAR, LOC), False),
+        (ir.Assign(ir.Global("print", print, LOC), VAR, LOC), True),
+        (ir.Assign(ir.Expr.getitem(VAR, VAR, LOC), VAR, LOC), True),
+        (ir.Assign(ir.Expr.binop(operator.add, VAR, VAR, LOC), VAR, LOC), False),
+        (ir.Assign(ir.Expr.binop(operator.pow, VAR, VAR, LOC), VAR, LOC), True),
+    ],
+)  # fmt: skip
+def test_what_numba_rewrites_is_found(statement, rewritten):
+    block = ir.Block(ir.Scope(None, LOC), LOC)
+    block.append(statement)
+    state = SimpleNamespace(func_ir=SimpleNamespace(blocks={0: block}))
+    assert body_compiler._may_be_rewritten(state) == rewritten
+
+
+def test_an_element_is_taken_from_where_it_was_inserted():
+    module = llvm.Module()
+    pair = llvm.LiteralStructType([llvm.IntType(32), llvm.FloatType()])
+    typ = llvm.FunctionType(llvm.VoidType(), [*pair.elements, pair])
+    function = llvm.Function(module, typ, "f")
+    number, real, given = function.args
+    builder = FoldingBuilder(function.append_basic_block())
+    both = builder.insert_value(builder.insert_value(given, number, 0), number, 0)
+    assert builder.extract_value(both, 0) is number
+    kept = builder.extract_value(both, [1])
+    assert isinstance(kept, llvm.instructions.ExtractValue) and kept.aggregate is both
+    nested = builder.insert_value(llvm.Constant(llvm.ArrayType(pair, 2), None), real, [1, 1])
+    assert isinstance(builder.extract_value(nested, [1, 1]), llvm.instructions.ExtractValue)
+    outer = builder.insert_value(nested, both, 0)
+    assert builder.extract_value(outer, (0,)) is both
+    assert isinstance(builder.extract_value(outer, [0, 0]), llvm.instructions.ExtractValue)

@@ -1,20 +1,25 @@
 """Shortcuts in Numba's compiler: when each of them is taken, and that it changes no result."""
 
-import gc
+import functools
+import inspect
 import json
 import operator
 import re
 import subprocess
 import sys
+import warnings
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
-from numba import types
-from numba.cuda.core import ir
+from numba import cuda, types
+from numba.cuda.core import errors, ir
+from numba.cuda.core.typeinfer import ConstraintNetwork
+from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
 
 from numba_tma.backend.numba_cuda import shortcuts
-from numba_tma.tools.testing import instructions
+from numba_tma.tools.testing import compile_ptx, instructions
 
 ATOMIC = 'declare i64 @"___numba_atomic_u64_inc"(i64* %".1", i64 %".2")'
 WORDS = [ATOMIC, "attributes #0 = { argmemonly }", "i1 immarg 0"]
@@ -31,30 +36,6 @@ def test_a_module_is_searched_for_atomics_if_it_may_have_some(monkeypatch, text)
     assert asked == [text] * any(word in text for word in WORDS)
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-@pytest.mark.parametrize("fails", [True, False])
-def test_the_collector_rests_while_a_function_runs(enabled, fails):
-    def function(a, *, b):
-        """Say so."""
-        assert not gc.isenabled()
-        if fails:
-            raise KeyError
-        return a + b
-
-    was = gc.isenabled()
-    (gc.enable if enabled else gc.disable)()
-    try:
-        rested = shortcuts.without_collections(function)
-        if fails:
-            with pytest.raises(KeyError):
-                rested(1, b=2)
-        else:
-            assert rested(1, b=2) == 3
-        assert gc.isenabled() == enabled and rested.__doc__ == "Say so."
-    finally:
-        (gc.enable if was else gc.disable)()
-
-
 class Unhashable:
     __hash__ = None
 
@@ -66,6 +47,35 @@ def test_the_signature_of_any_callable_is_found():
     for function in (Unhashable(), lambda a, b=3: None):
         for _ in range(2):
             assert str(shortcuts._signature(function)) == "(a, b=3)"
+
+
+@functools.wraps(lambda context, loc: None)
+def wrapped(*args):
+    pass
+
+
+def with_signature(*args):
+    pass
+
+
+with_signature.__signature__ = inspect.signature(lambda loc: None)
+
+
+@pytest.mark.parametrize(
+    ("function", "taken"),
+    [
+        (lambda context, builder, sig, args: None, False), (lambda context, loc: None, True),
+        (lambda context, *, loc=None: None, True), (lambda context, **kws: None, False),
+        (functools.partial(lambda context, loc: None, 1), True), (wrapped, True),
+        (with_signature, True),
+    ],
+)  # fmt: skip
+def test_a_lowering_that_takes_loc_is_found(function, taken):
+    def local(context):
+        loc = context
+        return loc
+
+    assert shortcuts._takes_loc(function) == taken and not shortcuts._takes_loc(local)
 
 
 I32, I64, F32 = types.int32, types.int64, types.float32
@@ -147,6 +157,94 @@ def test_types_are_inferred_once_if_they_are_whole(found, rounds, errors, monkey
     monkeypatch.setattr(shortcuts, "_propagate", lambda self, raised: asked.append(raised))
     shortcuts._propagate_once(inferer, raise_errors=False)
     assert asked == ([] if rounds == 1 and not errors else [False])
+
+
+def test_all_variables_of_a_statement_are_listed():
+    x, y, z = (ir.Var(None, name, ir.Loc("file", 1)) for name in "xyz")
+    loc = x.loc
+    call = ir.Expr.call(x, (y, z), (("k", y),), loc)
+    values = [
+        x, ir.Const(3, loc), call, ir.Expr.binop(operator.add, x, y, loc),
+        ir.Expr.build_map([(x, y), (z, z)], 2, {}, {}, loc), ir.Expr.getattr(x, "a", loc),
+        ir.Expr.build_tuple([x, y, x], loc),
+    ]  # fmt: skip
+    statements = [ir.Assign(value, z, loc) for value in values]
+    statements += [ir.SetItem(x, y, z, loc), ir.Return(x, loc), ir.Branch(x, 1, 2, loc)]
+    for statement in statements:
+        for inst in (statement, getattr(statement, "value", None)):
+            if isinstance(inst, ir.Inst):
+                held = inst._kws if isinstance(inst, ir.Expr) else vars(inst)
+                assert inst.list_vars() == shortcuts._list(inst, held)
+        listed = {v.name for v in shortcuts._list_of_statement(statement)}
+        assert listed == {v.name for v in shortcuts._list_statement(statement)}
+
+
+def test_an_error_has_the_words_of_its_contexts():
+    with pytest.raises(errors.TypingError) as caught:
+        with errors.new_error_context("of {0}", "a call"):
+            raise errors.TypingError("refused")
+    assert isinstance(errors.new_error_context(""), shortcuts._ErrorContext)
+    assert "refused" in str(caught.value) and "During: of a call" in str(caught.value)
+    with pytest.raises(KeyError), errors.new_error_context("{0}"):
+        raise KeyError
+
+
+def test_constraints_keep_errors_and_warnings():
+    def warn(inferer):
+        for category in (errors.NumbaWarning, UserWarning, errors.NumbaWarning):
+            warnings.warn("look", category, stacklevel=1)
+
+    def refuse(inferer):
+        raise errors.TypingError("refused")
+
+    def force(inferer):
+        raise errors.ForceLiteralArg({0})
+
+    network, kept = ConstraintNetwork(), errors.WarningsFixer(errors.NumbaWarning)
+    done = []
+    for line, step in enumerate((warn, refuse, force, done.append)):
+        constraint = mock.Mock(side_effect=step, loc=ir.Loc("file", line))
+        network.append(constraint)
+    with pytest.warns(UserWarning, match="look") as emitted:
+        found = network.propagate(SimpleNamespace(warnings=kept))
+    assert [type(error) for error in found] == [errors.TypingError, errors.ForceLiteralArg]
+    assert str(found[0]).startswith('refused\n\nFile "file", line 1:')
+    assert len(done) == len(emitted) == 1
+    assert kept._warnings == {("file", 0, errors.NumbaWarning): {"look"}}
+
+
+@pytest.mark.parametrize("text", ["call float @__nv_sqrtf(float %x)", "ret void"])
+@pytest.mark.parametrize("fastmath", [False, True])
+def test_libdevice_is_added_where_it_is_called(monkeypatch, text, fastmath):
+    asked, unit = [], mock.Mock()
+    monkeypatch.setattr(shortcuts, "_compile_ir", lambda ir, **options: asked.append(options))
+    monkeypatch.setattr(nvvm, "CompilationUnit", unit)
+    shortcuts._compile_without_libdevice(["define", text], fastmath=fastmath, opt=3)
+    if fastmath or "__nv_" in text:
+        assert asked == [{"fastmath": fastmath, "opt": 3}] and not unit.called
+    else:
+        unit.assert_called_once_with({"opt": 3})
+        modules = [call.args[0] for call in unit().add_module.call_args_list]
+        assert not asked and modules == [b"define", b"ret void"] and unit().verify.called
+
+
+def test_the_module_of_a_function_with_two_callers_is_compiled_once():
+    @cuda.jit(device=True)
+    def inner(x):
+        return x + 1
+
+    @cuda.jit(device=True)
+    def outer(x):
+        return inner(x) * 2
+
+    def kernel(values):
+        values[0] = outer(values[1]) + inner(values[2])
+
+    with mock.patch.object(shortcuts, "_modules", wraps=shortcuts._modules) as listed:
+        compile_ptx(cuda.jit(kernel), (types.int32[::1],))
+    libraries = {call.args[0] for call in listed.call_args_list}
+    counts = {(len(one.modules), len(shortcuts._modules(one))) for one in libraries}
+    assert max(counts) == (3, 4)
 
 
 PROGRAM = """

@@ -7,7 +7,12 @@ import pytest
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.choice import CONFIGS
-from numba_tma.kernels.matmul.kernel import matmul_kernel
+from numba_tma.kernels.matmul.kernel import (
+    conversion,
+    matmul_kernel,
+    tile_epilogue,
+    tile_write,
+)
 from numba_tma.kernels.matmul.plan import Config
 from numba_tma.tools.testing import compile_ptx, find_tool, sass
 from tests.kernels.matmul_forms import EVERYTHING, form, signature
@@ -61,3 +66,10 @@ def test_the_loop_multiplies_and_does_little_else():
     between = code[products[0] : products[-1]]
     assert not any(re.search(r"\b(BRA|SYNCS|LDS|MOV|STL|LDL) ", line) for line in between)
     assert not any("CALL" in line for line in code)  # such as divisions of 64 bits
+
+
+@pytest.mark.parametrize("part", [tile_epilogue, tile_write])
+def test_the_tiles_of_a_kernel_share_their_device_functions(part):
+    assert part(FORMS["bias"]) is part(form(epilogue=BIAS, config=PAIRS))
+    assert part(FORMS["bias"]) is not part(FORMS["odd"])
+    assert conversion("f32") is conversion("f32") is not conversion("bf16")
