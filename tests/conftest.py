@@ -2,7 +2,6 @@
 
 import gc
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 # Tests neither read nor write the developer's caches; those of the cache choose a folder.
@@ -43,19 +42,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage more rarely than Python does by itself."""
+    """Look for garbage between tests alone: what is compiled and kept would be searched often."""
+    gc.disable()
     spare_the_collector()
-    gc.set_threshold(500_000, 20, 10)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _a_modules_kernels_are_kept() -> Iterator[None]:
-    """Spare the collector what a module has compiled, too, which later ones use."""
-    yield
-    spare_the_collector()
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Look for garbage after a module, and after tests that made much."""
+    if nextitem is None or nextitem.path != item.path or gc.get_count()[0] > 2_000_000:
+        spare_the_collector()
 
 
 def spare_the_collector() -> None:
-    """Let the garbage collector pass over what lives now: it would look at it often."""
+    """Free what is garbage, and let the collector pass over what lives now."""
     gc.collect()
     gc.freeze()

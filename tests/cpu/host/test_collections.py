@@ -8,6 +8,15 @@ import pytest
 from numba_tma.host import collections
 
 
+@pytest.fixture(autouse=True)
+def _collections_are_on():
+    """Turn them on, as they are in a user's process: the other tests run without."""
+    was = gc.isenabled()
+    gc.enable()
+    yield
+    (gc.enable if was else gc.disable)()
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
 def test_the_collector_rests_while_a_function_runs(enabled, fails):
