@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
@@ -355,23 +356,25 @@ class MatmulPlan:
 
 
 @dataclass(frozen=True)
-class SwappedPlan:
-    """All that a matmul kernel with swapped operands is compiled for; fields as in `MatmulPlan`."""
+class NarrowPlan(ABC):
+    """A plan whose configuration says which operand is the first of wgmma; as in `MatmulPlan`."""
 
     a: DType
     b: DType
     a_major: str
     b_major: str
     out: DType
-    config: SwappedConfig
+    config: SwappedConfig | UnalignedConfig
     epilogue: Epilogue = Epilogue()
+
+    REPAIR: ClassVar[str]  #: what to use where two stages do not fit
 
     def __post_init__(self) -> None:
         if self.stages < 2:
             raise ValueError(
                 f"matmul(): {self.config} has stages of {self.stage_nbytes:,} B, and two of them "
                 f"do not fit into the {max(0, self._free):,} B that a block has for stages: use a "
-                "smaller k, m or n, or fewer blocks, or a smaller cluster"
+                f"{self.REPAIR}"
             )
 
     @property
@@ -380,14 +383,14 @@ class SwappedPlan:
         return self.config.k // self.a.itemsize
 
     @property
+    @abstractmethod
     def rows(self) -> int:
         """Rows of an output tile."""
-        return self.config.m if self.config.first == "a" else narrow(self.config.n, self.a_major)
 
     @property
+    @abstractmethod
     def columns(self) -> int:
         """Columns of an output tile."""
-        return self.config.m if self.config.first == "b" else narrow(self.config.n, self.b_major)
 
     @property
     def n(self) -> int:
@@ -410,7 +413,8 @@ class SwappedPlan:
 
         Rows are padded by 4 floats, so that a warp's accesses spread over all banks.
         """
-        return Tile((max(1, self.config.cluster - 1), self.n, self.config.m + 4), "f32")
+        m = self.rows if self.config.first == "a" else self.columns
+        return Tile((max(1, self.config.cluster - 1), self.n, m + 4), "f32")
 
     @property
     def stage_nbytes(self) -> int:
@@ -420,15 +424,43 @@ class SwappedPlan:
     @property
     def _free(self) -> int:
         """Bytes that a block has for stages."""
-        blocks, parts = self.config.blocks, self.parts_tile.nbytes * (self.config.cluster > 1)
-        if blocks > 1:
+        parts = self.parts_tile.nbytes * (self.config.cluster > 1)
+        if self._blocks > 1:
             parts += 1024  # CUDA reserves 1 KiB per block
-        return SHARED_BYTES // blocks - parts
+        return SHARED_BYTES // self._blocks - parts
+
+    @property
+    @abstractmethod
+    def _blocks(self) -> int:
+        """Blocks that share the memory of an SM."""
 
     @property
     def stages(self) -> int:
         """Pipeline stages: as many as the configuration asks for and shared memory holds."""
         return min(self.config.stages, self._free // self.stage_nbytes)
+
+
+@dataclass(frozen=True)
+class SwappedPlan(NarrowPlan):
+    """All that a matmul kernel with swapped operands is compiled for."""
+
+    config: SwappedConfig
+
+    REPAIR: ClassVar[str] = "smaller k, m or n, or fewer blocks, or a smaller cluster"
+
+    @property
+    def rows(self) -> int:
+        """Rows of an output tile."""
+        return self.config.m if self.config.first == "a" else narrow(self.config.n, self.a_major)
+
+    @property
+    def columns(self) -> int:
+        """Columns of an output tile."""
+        return self.config.m if self.config.first == "b" else narrow(self.config.n, self.b_major)
+
+    @property
+    def _blocks(self) -> int:
+        return self.config.blocks
 
     @property
     def threads(self) -> int:

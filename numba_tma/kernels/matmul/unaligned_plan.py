@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from numba_tma.host.dtypes import DType
-from numba_tma.host.layout import Tile
-from numba_tma.kernels._host.limits import SHARED_BYTES
-from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.plan import (
     UNALIGNED_TYPES,
     WGMMA_ROWS,
+    NarrowPlan,
     UnalignedConfig,
-    operand_tile,
     unaligned_extent,
 )
 
@@ -29,19 +25,12 @@ LOADERS = 256  #: threads that load: few would be bound by the latency of their 
 
 
 @dataclass(frozen=True)
-class UnalignedPlan:
-    """All that the matmul kernel for operands of any alignment is compiled for.
+class UnalignedPlan(NarrowPlan):
+    """All that the matmul kernel for operands of any alignment is compiled for."""
 
-    Fields are those of `MatmulPlan`.
-    """
-
-    a: DType
-    b: DType
-    a_major: str
-    b_major: str
-    out: DType
     config: UnalignedConfig
-    epilogue: Epilogue = Epilogue()
+
+    REPAIR: ClassVar[str] = "smaller n, k or cluster"
 
     def __post_init__(self) -> None:
         if {self.a.name, self.b.name} - set(UNALIGNED_TYPES):
@@ -50,17 +39,7 @@ class UnalignedPlan:
                 f"{' and '.join(UNALIGNED_TYPES)}, but a is {self.a} and b is {self.b}: use a "
                 "Config"
             )
-        if self.stages < 2:
-            raise ValueError(
-                f"matmul(): {self.config} has stages of {self.stage_nbytes:,} B, and two of them "
-                f"do not fit into the {max(0, self._free):,} B that a block has for stages: use a "
-                "smaller n, k or cluster"
-            )
-
-    @property
-    def k(self) -> int:
-        """Elements of K per stage."""
-        return self.config.k // self.a.itemsize
+        super().__post_init__()
 
     @property
     def rows(self) -> int:
@@ -75,21 +54,6 @@ class UnalignedPlan:
         return WGMMA_ROWS if is_first else unaligned_extent(self.config.n, self.b_major)
 
     @property
-    def n(self) -> int:
-        """Columns of the accumulator."""
-        return self.columns if self.config.first == "a" else self.rows
-
-    @property
-    def a_tile(self) -> Tile:
-        """The tile of a in a stage."""
-        return operand_tile(self.rows, self.k, self.a, self.a_major)
-
-    @property
-    def b_tile(self) -> Tile:
-        """The tile of b in a stage."""
-        return operand_tile(self.columns, self.k, self.b, self.b_major)
-
-    @property
     def blocks(self) -> int:
         """Resident blocks per SM, whose threads wait for memory in turn.
 
@@ -98,25 +62,8 @@ class UnalignedPlan:
         return 2 if self.n <= (32 if self.epilogue.changes else 64) else 1
 
     @property
-    def parts_tile(self) -> Tile:
-        """The sums of the cluster's other blocks, as in `SwappedPlan`."""
-        return Tile((max(1, self.config.cluster - 1), self.n, WGMMA_ROWS + 4), "f32")
-
-    @property
-    def stage_nbytes(self) -> int:
-        """Bytes of a stage: a tile of a and one of b."""
-        return self.a_tile.nbytes + self.b_tile.nbytes
-
-    @property
-    def _free(self) -> int:
-        """Bytes that a block has for stages; CUDA reserves 1 KiB per block."""
-        parts = self.parts_tile.nbytes * (self.config.cluster > 1)
-        return SHARED_BYTES // 2 - 1024 - parts
-
-    @property
-    def stages(self) -> int:
-        """Pipeline stages: as many as the configuration asks for and shared memory holds."""
-        return min(self.config.stages, self._free // self.stage_nbytes)
+    def _blocks(self) -> int:
+        return 2  # also where `blocks` is 1: the times of the model are of so many stages
 
     @property
     def threads(self) -> int:
