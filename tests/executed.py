@@ -53,7 +53,7 @@ def watch(path: str) -> None:
         _constants.update({id(member): path for member in found})
     elif inspect.isclass(found):
         found.__init__ = watched(found.__init__, path)  # type: ignore[misc]
-    elif inspect.isroutine(found):
+    elif inspect.isroutine(found) and not isinstance(found, functools.cached_property):
         setattr(owner, name, watched(found, path))
     elif inspect.isclass(owner):
         _read.setdefault(owner, {})[name] = path

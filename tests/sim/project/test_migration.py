@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 #: The tests that write each name of a seed in the words of numba_tma.
 PORTS = [
     *sorted((ROOT / "tests" / "sim" / "pipeline").glob("test_*_seed*.py")),
-    ROOT / "tests" / "sim" / "pipeline" / "test_nvfuser.py",
+    *(ROOT / "tests" / "sim" / "pipeline" / f"test_{name}.py" for name in ("nvfuser", "staged")),
 ]
 
 
@@ -53,4 +53,4 @@ def test_a_field_that_is_not_read_is_missing(monkeypatch):
 
 
 def test_the_ports_are_of_all_seeds():
-    assert len(PORTS) == 6 and len(migration.SEEDS) == 5
+    assert len(PORTS) == 7 and len(migration.SEEDS) == 5
