@@ -61,6 +61,7 @@ from numba_tma.kernels.matmul.plan import (
 if TYPE_CHECKING:
     from numba_tma.kernels.matmul.mma_plan import MmaPlan
     from numba_tma.kernels.matmul.scales import BlockScales
+    from numba_tma.kernels.matmul.stream_k_plan import StreamK
 
 _PAGES = "numba_tma.kernels.matmul."
 matmul_kernel = shipped(_PAGES + "kernel", "matmul_kernel")
@@ -167,10 +168,7 @@ def run(call: MatmulCall, config: AnyConfig | None, stream: StreamLike) -> Works
     if config.splits == 1:
         old = as_loadable(out, stream, workspace) if plan.epilogue.beta else None
         added = None if residual is None else as_loadable(residual, stream, workspace)
-        if isinstance(config, StreamKConfig) and k > 0:
-            _multiply_stream_k(plan, a, b, k, out, old, added, call.terms, stream, workspace)
-        else:
-            _multiply(plan, a, b, k, out, old, added, call.terms, stream)
+        _multiply(plan, a, b, k, out, old, added, call.terms, stream, workspace)
         return workspace
     if plan.accumulator.name != "f32":
         raise ValueError(
@@ -178,7 +176,7 @@ def run(call: MatmulCall, config: AnyConfig | None, stream: StreamLike) -> Works
             "but sums of integers are exact: use splits=1"
         )
     parts = parts_of(out, config.splits, workspace)
-    _multiply(part_plan(plan), a, b, k, parts, None, None, Terms(), stream)
+    _multiply(part_plan(plan), a, b, k, parts, None, None, Terms(), stream, workspace)
     add_up(plan, parts, out, residual, call.terms, stream)
     return workspace
 
@@ -211,66 +209,49 @@ def _multiply(
     residual: Array | None,
     terms: Terms,
     stream: StreamLike,
+    workspace: Workspace,
 ) -> None:
     """Launch the kernel of a plan on matrices that it reads as they are."""
     extents, blocks = grid_of(plan, a, b, k, out)
+    division: tuple[StreamK, ...] = ()
+    if isinstance(plan.config, StreamKConfig) and k > 0:  # a K of 0 has no stages to divide
+        kernel = stream_k_kernel(plan)
+        blocks, stream_k = _stream_k(plan, extents, workspace)
+        division = (stream_k,)
+    else:
+        kernel = matmul_kernel(plan.of_any_splits)
     launch(
-        matmul_kernel(plan.of_any_splits),
+        kernel,
         blocks,
         plan.threads,
         stream,
-        *matrices_of(plan, a, b, out, old, residual),
+        tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
+        tensor_map(map_source(b, plan.b), plan.b_copy, dtype=plan.b),
+        target(plan, out),
+        *(0 if m is None else tensor_map(map_source(m), plan.source_tile) for m in (old, residual)),
         extents,
         terms,
+        *division,
     )
 
 
-def _multiply_stream_k(
-    plan: MatmulPlan,
-    a: Array,
-    b: Array,
-    k: int,
-    out: Array,
-    old: Array | None,
-    residual: Array | None,
-    terms: Terms,
-    stream: StreamLike,
-    workspace: Workspace,
-) -> None:
-    """Launch the stream-K kernel of a plan; its slots and flags are added to the workspace."""
+def _stream_k(
+    plan: MatmulPlan, extents: MatmulExtents, workspace: Workspace
+) -> tuple[int, StreamK]:
+    """Return the blocks of a stream-K kernel and how they divide the tiles.
+
+    The slots and flags by which they hand over sums are added to the workspace.
+    """
     from numba_tma.kernels.matmul.stream_k_plan import StreamK, divide, slot_nbytes
 
-    cluster, (extents, _) = plan.config.cluster, grid_of(plan, a, b, k, out)
+    cluster = plan.config.cluster
     tiles = extents.tile_rows // cluster * extents.tile_columns * extents.batch
     division = divide(tiles, extents.steps, resident_clusters(cluster, 1))
     slots = division.clusters * cluster * plan.warpgroups
     spaces = [float_workspace(slots, slot_nbytes(plan) // 4), zero_counters(4 * slots)]
     workspace.extend(spaces)
-    launch(
-        stream_k_kernel(plan),
-        division.clusters * cluster,
-        plan.threads,
-        stream,
-        *matrices_of(plan, a, b, out, old, residual),
-        extents,
-        terms,
-        StreamK(*division[1:], *(Array.read("workspace", "sums", x).address for x in spaces)),
-    )
-
-
-def matrices_of(
-    plan: MatmulPlan, a: Array, b: Array, out: Array, old: Array | None, residual: Array | None
-) -> tuple[TensorMap | DeviceArray | int, ...]:
-    """Return the matrices as the kernel takes them; 0 for one that is not there."""
-    sources = (
-        0 if m is None else tensor_map(map_source(m), plan.source_tile) for m in (old, residual)
-    )
-    return (
-        tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
-        tensor_map(map_source(b, plan.b), plan.b_copy, dtype=plan.b),
-        target(plan, out),
-        *sources,
-    )
+    memory = (Array.read("workspace", "sums", space).address for space in spaces)
+    return division.clusters * cluster, StreamK(*division[1:], *memory)
 
 
 def _multiply_tcgen05(
