@@ -357,7 +357,10 @@ class MatmulPlan:
 
 @dataclass(frozen=True)
 class NarrowPlan(ABC):
-    """A plan whose configuration says which operand is the first of wgmma; as in `MatmulPlan`."""
+    """What `SwappedPlan` and `UnalignedPlan` share: `config.first` is the first operand of wgmma.
+
+    Fields are those of `MatmulPlan`.
+    """
 
     a: DType
     b: DType

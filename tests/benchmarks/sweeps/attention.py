@@ -2,8 +2,8 @@
 
 ``python tests/benchmarks/sweeps/attention.py [--below 0.95 | --shape BxQxHxD/KxH[c] ...]
 [--seconds N]`` from the repository's root, whose library it measures. A shape is batch, queries,
-heads and head dim, then keys and their heads; "c" is causal. Without one, the shapes are the
-survey's, of which ``--below`` leaves those whose ratio in a results file is smaller. Lines go from
+heads and head dim, then keys and their heads; "c" is causal. Without ``--shape``, the shapes are
+the survey's. ``--below 0.95`` keeps those whose ratio in ``--results`` is below 0.95. Lines go from
 the fastest to the slowest; "chosen" marks what `plan_for` takes. Wrong values and failures are
 printed. ``--prepare J`` compiles in J processes first, into the kernel cache.
 """
@@ -43,6 +43,8 @@ PACKS = 1, 2, 4, 8, 16
 def parsed(text):
     """Return the case of a shape on the command line."""
     found = re.fullmatch(r"(\d+)x(\d+)x(\d+)x(\d+)/(\d+)x(\d+)(c?)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape such as 27x175x16x256/175x2c")
     *shape, causal = found.groups()
     form = "causal" if causal else "full"
     return Case("attention", "attention", "bf16", tuple(map(int, shape)), form)
@@ -97,7 +99,7 @@ def short(plan):
 def sweep(case, torch, measure, repeats):
     """Check, and measure, all plans of a case beside its peers."""
     call = call_of(torch, case)
-    q, k, v = (argument for argument in call.ours.args[2:5])
+    q, k, v = call.ours.args[2:5]
     out, causal = torch.full_like(q, float("nan")), case.form == "causal"
     chosen = chosen_plan(case, torch.cuda.get_device_properties(0).multi_processor_count)
     runs = {}

@@ -38,7 +38,7 @@ def test_no_golden_is_left_over():
 
 ON = [((major, 0, "a"), name) for name in SHIPPED for major in (9, 10)]
 QUICK_NAMES = ("copy_tiles", "rmsnorm_stages", "transpose_2")
-#: Bytes that a thread spills at most, where it does: on GPUs that have not run the kernel.
+#: Bytes that a thread may spill. No GPU of compute capability 10.0 has run the kernel.
 SPILLED = {("layernorm_unaligned", 10): 44}
 
 

@@ -23,7 +23,8 @@ FORMS = {
     "NN": unaligned_form(layout="NN", config=UnalignedConfig("a", 64, 2)),
 }
 QUICK = ("few columns", "everything")
-#: Forms of which a thread spills two words for each tile: two blocks of 384 threads leave it 80.
+#: Forms whose loading threads spill two words once a tile: they have 80 registers each, since two
+#: blocks of 384 threads share an SM.
 SPILLED = ("NN",)
 
 
@@ -40,7 +41,8 @@ def test_registers_hold_everything(name):
 @pytest.mark.parametrize("name", SPILLED)
 def test_registers_hold_everything_from_stage_to_stage(name):
     ptx = compiled(FORMS[name])
-    operations = [name for name, _ in shortest_loop(ptx, lambda code: "LDG.E.128" in code)]
+    loop = shortest_loop(ptx, lambda code: "LDG.E.128" in code)
+    operations = [operation for operation, _ in loop]
     assert operations.count("LDG") >= 8 and not {"LDL", "STL"} & set(operations)
     assert ptxas(ptx).spill_stores <= 8
 

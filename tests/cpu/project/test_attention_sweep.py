@@ -1,8 +1,11 @@
 """The sweep of attention's plans, without a GPU: its shapes, and the plans that it tries."""
 
+import argparse
 import json
 import runpy
 from pathlib import Path
+
+import pytest
 
 SWEEP = runpy.run_path("tests/benchmarks/sweeps/attention.py", run_name="sweep")
 RESULTS = "tests/benchmarks/results/survey_h100.json"
@@ -12,6 +15,12 @@ def test_a_shape_is_that_of_a_survey():
     case = SWEEP["parsed"]("27x175x16x256/175x2c")
     assert case.shape == (27, 175, 16, 256, 175, 2) and case.form == "causal"
     assert case in SWEEP["drawn"](None, RESULTS)
+
+
+@pytest.mark.parametrize("text", ["27x175x16x256", "27x175x16/175x2", "27x175x16x256/175x2C", ""])
+def test_what_is_no_shape_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="no shape such as 27x175x16x256/175x2c"):
+        SWEEP["parsed"](text)
 
 
 def test_only_slow_cases_are_left():
