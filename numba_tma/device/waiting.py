@@ -100,8 +100,8 @@ def try_wait_for(barrier: Barrier, parity: int, site: Site) -> bool:
 def wait_for_flag(flag: Address, site: Site) -> None:
     """Wait until the 32-bit word at a global address, which another block writes, is not 0.
 
-    Executed by any thread. Orders nothing: `fence_acq_rel` follows it. `site` names the wait in
-    debug mode.
+    Executed by any thread. The wait orders nothing: a thread that reads what the other block wrote
+    executes `fence_acq_rel` after it. `site` names the wait in debug mode.
     """
     if has_limit(site):
         start = i64(globaltimer())

@@ -276,25 +276,15 @@ def test_what_is_planned_has_a_test():
 def test_partial_results_of_graphs():
     """Graphs captured on one stream, at its first calls, are replayed on two at a time."""
     torch = pytest.importorskip("torch")
+    from tests.gpu.graphs import check_replays
+
     x, y = (torch.randn(4096, 4096, device="cuda") for _ in range(2))
-    outs, graphs = [torch.empty_like(x) for _ in range(2)], []
     add(x, y)  # compile before the capture
-    captured_on = torch.cuda.Stream()
-    for out in outs:
-        graphs.append(torch.cuda.CUDAGraph())
-        with torch.cuda.graph(graphs[-1], stream=captured_on):
-            add(x, y, out=out, stream=captured_on)
-    streams = [torch.cuda.Stream() for _ in graphs]
-    for _ in range(20):
-        for out in outs:
-            out.fill_(float("nan"))
-        torch.cuda.synchronize()
-        for graph, stream in zip(graphs, streams):
-            with torch.cuda.stream(stream):
-                graph.replay()
-        for out, stream in zip(outs, streams):
-            with torch.cuda.stream(stream):  # as soon as its own graph has ended
-                assert torch.equal(out, x + y)
+
+    def call(out, stream):
+        add(x, y, out=out, stream=stream)
+
+    check_replays(call, x + y)
 
 
 @on_gpu(limit=60)

@@ -104,25 +104,15 @@ def test_two_streams_at_once():
 def test_graphs():
     """Captured at their first calls, and replayed on two streams at a time."""
     torch = pytest.importorskip("torch")
+    from tests.gpu.graphs import check_replays
+
     a, b = (torch.randn(1000, 1000, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    outs, graphs = [torch.empty_like(a) for _ in range(2)], []
     expected = matmul(a, b, torch.empty_like(a), config=SMALL)  # compiles
-    captured_on = torch.cuda.Stream()
-    for out in outs:
-        graphs.append(torch.cuda.CUDAGraph())
-        with torch.cuda.graph(graphs[-1], stream=captured_on):
-            matmul(a, b, out, config=SMALL, stream=captured_on)
-    streams = [torch.cuda.Stream() for _ in graphs]
-    for _ in range(20):
-        for out in outs:
-            out.fill_(float("nan"))
-        torch.cuda.synchronize()
-        for graph, stream in zip(graphs, streams):
-            with torch.cuda.stream(stream):
-                graph.replay()
-        for out, stream in zip(outs, streams):
-            with torch.cuda.stream(stream):
-                assert torch.equal(out, expected)
+
+    def call(out, stream):
+        matmul(a, b, out, config=SMALL, stream=stream)
+
+    check_replays(call, expected)
 
 
 @on_gpu(limit=LIMIT)
