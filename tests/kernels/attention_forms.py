@@ -12,17 +12,15 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.ragged import WRAP_EXTENT
 from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels.attention.arguments import OptionalArguments
-from numba_tma.kernels.attention.kernel import attention_kernel
-from numba_tma.kernels.attention.plan import (
+from numba_tma.kernels.attention.choice import (
     CANDIDATES,
-    E4M3,
     FEW_QUERIES_PLANS,
     FP8_FEW_QUERIES_PLANS,
     FP8_PLANS,
     PLANS,
-    AttentionPlan,
-    AttentionProblem,
 )
+from numba_tma.kernels.attention.kernel import attention_kernel
+from numba_tma.kernels.attention.plan import E4M3, AttentionPlan, AttentionProblem
 
 #: What there is a plan for, by name.
 PROBLEMS = {
@@ -88,9 +86,9 @@ OTHERS = {
 }
 OTHERS |= {
     "d64 causal lse 8 heads": (64, True, AttentionPlan(2, 128, 3, votes=False, packed_heads=8)),
-    "d96 lse 2 heads": (96, False, AttentionPlan(3, 112, packed_heads=2)),
+    "d96 lse 2 heads": (96, False, AttentionPlan(3, 112, q_stages=2, packed_heads=2)),
     "d128 causal lse 4 heads": (128, True, AttentionPlan(2, 128, q_stages=2, packed_heads=4)),
-    "d256 causal lse 8 heads": (256, True, AttentionPlan(2, 64, packed_heads=8)),
+    "d256 causal lse 8 heads": (256, True, AttentionPlan(1, 64, packed_heads=8)),
 }
 PROBLEMS |= {
     name: AttentionProblem(head_dim, as_dtype("bf16"), causal, lse=True)

@@ -12,7 +12,8 @@ from numba_tma.host.arrays import Array
 from numba_tma.host.layout import Tile
 from numba_tma.host.tensor_map import TensorMap, tensor_map
 from numba_tma.host.values import POSITIVE, checked
-from numba_tma.kernels.attention.plan import DTYPES, E4M3, FP8_HEAD_DIMS, HEAD_DIMS
+from numba_tma.kernels.attention.choice import FP8_HEAD_DIMS, HEAD_DIMS
+from numba_tma.kernels.attention.plan import DTYPES, E4M3
 
 if TYPE_CHECKING:
     from numba_tma.host.ragged import RaggedTensorMap

@@ -24,7 +24,8 @@ from numba_tma.kernels.attention.arrays import (
     ragged_map_of,
     scale_of,
 )
-from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem, check_plan, plan_for
+from numba_tma.kernels.attention.choice import plan_for
+from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem, check_plan
 from numba_tma.kernels.attention.split_kv import combine_splits, new_partials
 from numba_tma.kernels.attention.tcgen05_plan import (
     AnyAttentionPlan,

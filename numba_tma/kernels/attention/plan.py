@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from numba_tma.backend.interface import constant_class
 from numba_tma.host.dtypes import DType, as_dtype
@@ -13,12 +10,6 @@ from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.values import FLAG, check_fields, whole
 from numba_tma.host.warpgroup import MAX_COLUMNS, ROWS, STEP_BYTES, THREADS
 from numba_tma.kernels._host.limits import SHARED_BYTES
-from numba_tma.kernels.attention.times import (
-    TileTimes,
-    causal_steps,
-    fastest_splits,
-    most_heads_together,
-)
 
 DTYPES = ("bf16", "f16")
 E4M3 = as_dtype("e4m3")
@@ -336,110 +327,3 @@ class AttentionForm:
         kv = 2 * self.plan.stages * self.problem.tile(self.block_k).nbytes
         q_and_o = self.q_tile.nbytes + self.problem.o_tile(self.block_q).nbytes
         return q_and_o + kv > SHARED_BYTES
-
-
-#: The fastest plans, by head dim and whether the mask is causal; measured on an H200.
-PLANS = {
-    (64, False): AttentionPlan(3, 128, stages=3, votes=False),
-    (64, True): AttentionPlan(3, 128, stages=3, votes=False),
-    (96, False): AttentionPlan(3, 112),
-    (96, True): AttentionPlan(2, 128),
-    (128, False): AttentionPlan(2, 128),
-    (128, True): AttentionPlan(2, 128),
-    (256, False): AttentionPlan(2, 80),
-    (256, True): AttentionPlan(2, 80),
-}
-#: Plans that may be the fastest for some lengths, with their times. Those of `PLANS` are fitted to
-#: measurements on an H100; a tile of 128 queries at head dim 64 is reckoned 0.77 of one of 192.
-CANDIDATES = {
-    (64, False): (
-        (PLANS[64, False], TileTimes(1.42, 2.2)),
-        (AttentionPlan(2, 128, stages=3, votes=False), TileTimes(1.1, 2)),
-    ),
-    (64, True): (
-        (PLANS[64, True], TileTimes(1.45, 2.2)),
-        (AttentionPlan(2, 128, stages=3, votes=False), TileTimes(1.12, 2)),
-    ),
-    (96, False): (
-        (PLANS[96, False], TileTimes(1.54, 2.5)),
-        (AttentionPlan(2, 128), TileTimes(1.29, 2.2)),
-    ),
-    (96, True): ((PLANS[96, True], TileTimes(1.31, 2.2)),),
-    (128, False): ((PLANS[128, False], TileTimes(1.48, 2)),),
-    (128, True): (
-        (PLANS[128, True], TileTimes(1.48, 2)),
-        (AttentionPlan(2, 112, q_stages=2), TileTimes(1.36, 1.1)),  # many short sequences
-    ),
-    (256, False): ((PLANS[256, False], TileTimes(1.52, 4)),),
-    (256, True): ((PLANS[256, True], TileTimes(1.52, 4)),),
-}
-DOUBT = 1.04  #: What is reckoned is chosen where it would be faster even so much slower.
-OTHER_TIMES = TileTimes(0.67, 0.67)  #: of plans without another one beside them
-#: The same for e4m3, where P V of a tile takes registers beside O.
-FP8_PLANS = {
-    (64, False): AttentionPlan(3, 96),
-    (64, True): AttentionPlan(3, 96),
-    (128, False): AttentionPlan(2, 128),
-    (128, True): AttentionPlan(2, 128),
-}
-#: Plans for 64 queries or fewer, by head dim. Loads of K and V bound the time; more stages were
-#: slower, since TMA then reads from more places at a time.
-FEW_QUERIES_PLANS = {
-    64: AttentionPlan(1, 192, votes=False),
-    96: AttentionPlan(1, 128),
-    128: AttentionPlan(1, 128),
-    256: AttentionPlan(1, 48),
-}
-FP8_FEW_QUERIES_PLANS = {64: AttentionPlan(1, 96, stages=6), 128: AttentionPlan(1, 96, stages=4)}
-HEAD_DIMS = tuple(sorted({head_dim for head_dim, _ in PLANS}))
-FP8_HEAD_DIMS = tuple(sorted({head_dim for head_dim, _ in FP8_PLANS}))
-
-
-@functools.lru_cache(maxsize=4096)
-def plan_for(
-    problem: AttentionProblem, queries: int, keys: int, heads: int, group: int, sms: int
-) -> AttentionPlan:
-    """Return the fastest plan for sequences of `queries` and `keys`.
-
-    `heads` counts the heads of all sequences, of which `group` neighbours share K and V. `sms` is
-    the number of blocks that run at a time, one per SM. With a window on the left, `keys` counts
-    the keys that one tile of queries sees.
-    """
-    candidates = candidates_for(problem, queries)
-    if problem.packed:
-        return candidates[0][0]
-    is_even = problem.tiles_are_equal or problem.left  # as nearly all tiles of a window are
-
-    def steps_of(plan: AttentionPlan) -> np.ndarray:
-        if is_even:
-            return np.full(-(-queries // plan.block_q), -(-keys // plan.block_k))
-        return causal_steps(queries, keys, plan.block_q, plan.block_k)
-
-    def time_and_splits(plan: AttentionPlan, times: TileTimes) -> tuple[float, int]:
-        nbytes = 4 * queries * heads * problem.head_dim
-        return fastest_splits(times, steps_of(plan), nbytes, heads, sms)
-
-    def doubted_time(candidate: tuple[AttentionPlan, TileTimes]) -> float:
-        return time_and_splits(*candidate)[0] * (1 if candidate is candidates[0] else DOUBT)
-
-    plan, times = min(candidates, key=doubted_time)
-    _, splits = time_and_splits(plan, times)
-    if is_even or splits > 1:
-        return replace(plan, splits=splits, heads_together=1 if is_even else 0)
-    lengths = times.ends + times.step * steps_of(plan)
-    nbytes = 2 * keys * problem.head_dim * problem.dtype.itemsize / group
-    return replace(plan, heads_together=most_heads_together(lengths, nbytes, heads, sms))
-
-
-def candidates_for(
-    problem: AttentionProblem, queries: int
-) -> tuple[tuple[AttentionPlan, TileTimes], ...]:
-    """Return the plans that may be the fastest, before they are fitted to lengths."""
-    depth, causal = problem.head_dim, problem.causal
-    if queries <= ROWS and not problem.packed:
-        few = FP8_FEW_QUERIES_PLANS if problem.is_fp8 else FEW_QUERIES_PLANS
-        return ((few[depth], OTHER_TIMES),)
-    if problem.is_fp8:
-        return ((FP8_PLANS[depth, causal], OTHER_TIMES),)
-    only_first = problem.left or problem.right or problem.softcap  # the others have no times for it
-    return CANDIDATES[depth, causal][: 1 if only_first or problem.packed else None]

@@ -10,13 +10,14 @@ from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.tensor_memory_layout import LANES
 from numba_tma.host.values import check_fields, one_of, whole
 from numba_tma.kernels._host.limits import SHARED_BYTES
+from numba_tma.kernels.attention.choice import CANDIDATES
 from numba_tma.kernels.attention.plan import (
     DTYPES,
     AttentionForm,
     AttentionPlan,
     AttentionProblem,
 )
-from numba_tma.kernels.attention.times import causal_steps, most_heads_together
+from numba_tma.kernels.attention.times import Traffic, causal_steps, most_heads_together
 
 #: Tiles of queries of a block, each with a softmax warpgroup, S and O of its own.
 TILES = 2
@@ -188,13 +189,16 @@ def tcgen05_plan_for(
 ) -> Tcgen05AttentionPlan:
     """Return the plan for sequences of `queries` and `keys`; parameters as in `plan_for`.
 
-    No GPU has measured it. Under a causal mask as many heads are scheduled together as `plan_for`
-    groups on Hopper, for tiles of 256 queries.
+    No GPU has measured it. Under a causal mask as many heads are scheduled together as Hopper
+    would group if it took tiles of 256 queries at the pace of two of 128.
     """
     plan = Tcgen05AttentionPlan()
     if problem.tiles_are_equal or problem.left:
         return plan
+    keys = max(keys, 1)
+    times = CANDIDATES[128, True][0].times
     steps = causal_steps(queries, keys, plan.block_q, plan.block_k)
-    nbytes = 2 * keys * problem.head_dim * problem.dtype.itemsize / group
-    together = most_heads_together(1 + steps, nbytes, heads, sms)
-    return replace(plan, heads_together=together)
+    row, read = problem.head_dim * problem.dtype.itemsize, int(steps.sum()) * plan.block_k
+    traffic = Traffic.of(row, queries, keys, heads, group, read)
+    lengths = TILES * (times.ends + times.step * steps)
+    return replace(plan, heads_together=most_heads_together(lengths, traffic, sms))

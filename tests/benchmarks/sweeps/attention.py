@@ -25,19 +25,19 @@ sys.path.insert(0, os.getcwd())
 
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention import AttentionPlan, attention
-from numba_tma.kernels.attention.plan import AttentionProblem, check_plan, plan_for
+from numba_tma.kernels.attention.choice import PACKS, plan_for
+from numba_tma.kernels.attention.plan import AttentionProblem, check_plan
 from numba_tma.tools.bench.survey.calls import call_of
 from numba_tma.tools.bench.survey.draw import FAMILIES, Case, cases
 from numba_tma.tools.bench.timing import time_alternating
 
 #: Warpgroups, keys of a tile and stages, by head dim. Without more stages, two.
 TILES = {
-    64: ((1, 128, 3), (2, 96, 3), (2, 128, 3), (3, 96, 3), (3, 128, 3)),
-    96: ((1, 128, 2), (2, 96, 2), (2, 128, 2), (3, 112, 2)),
-    128: ((1, 128, 2), (2, 96, 2), (2, 112, 2), (2, 128, 2), (2, 176, 2)),
+    64: ((2, 96, 3), (2, 128, 3), (3, 96, 3), (3, 128, 3)),
+    96: ((2, 96, 2), (2, 128, 2), (3, 112, 2)),
+    128: ((2, 112, 2), (2, 128, 2), (2, 176, 2)),
     256: ((1, 64, 2), (2, 64, 2), (2, 80, 2)),
 }
-PACKS = 1, 2, 4, 8, 16
 
 
 def parsed(text):

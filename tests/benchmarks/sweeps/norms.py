@@ -24,7 +24,6 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # the processes are
 
 import torch
 
-sys.path.pop(0)  # this folder, whose profile.py hides that of Python
 sys.path.insert(0, os.getcwd())
 
 from numba import typeof, types

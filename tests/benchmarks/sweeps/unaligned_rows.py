@@ -69,7 +69,7 @@ def table(results):
 
 
 def main():
-    sys.path[0] = os.getcwd()  # not this folder, whose profile.py hides that of Python
+    sys.path.insert(0, os.getcwd())
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     import torch
 

@@ -14,7 +14,8 @@ from numba import types
 from numba_tma.backend.lowering.types import TensorMapType
 from numba_tma.host import driver as _driver
 from numba_tma.kernels.attention import attention, attention_varlen
-from numba_tma.kernels.attention.plan import FP8_HEAD_DIMS, AttentionPlan
+from numba_tma.kernels.attention.choice import FP8_HEAD_DIMS
+from numba_tma.kernels.attention.plan import AttentionPlan
 from numba_tma.kernels.attention.transpose_v import transpose_tiles, transpose_v_kernel
 from numba_tma.tools.testing import compile_ptx, find_tool, instructions
 from tests.kernels.attention_forms import PROBLEMS, form, plan_of
@@ -74,6 +75,7 @@ def test_a_step_computes_and_moves_nothing(name):
     masked += 2 * problem.softcap
     # Waits, and where the tiles are, for which ptxas uses other registers in a smaller block.
     around = 110 + (7 if plan.warpgroups == 1 else 5) * found[product]
+    around += 4 * (plan.packed_heads > 1)  # a row's query is the row over the heads
     assert sum(found.values()) <= (4.5 + masked) * scores + outputs + added + around, found
 
 

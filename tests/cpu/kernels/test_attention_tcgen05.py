@@ -3,6 +3,7 @@
 import functools
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,8 +116,9 @@ def test_what_a_block_has(head_dim, stages, columns, kib):
 def test_the_plan_that_is_chosen():
     full, causal = (AttentionProblem(128, BF16, causal) for causal in (False, True))
     assert tcgen05_plan_for(full, 4096, 4096, 64, 1, 148) == PLAN
-    together = tcgen05_plan_for(causal, 4096, 4096, 64, 1, 148).heads_together
-    assert together > 1
+    for heads, queries, together in ((64, 4096, 0), (4, 4096, 1), (64, 65536, 1)):
+        chosen = tcgen05_plan_for(causal, queries, queries, heads, 1, 148)
+        assert chosen == replace(PLAN, heads_together=together)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 import numba_tma.kernels
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.attention import plan as attention_plans
+from numba_tma.kernels.attention import choice as attention_plans
 from numba_tma.kernels.attention import tcgen05_plan as tcgen05_attention_plans
 from numba_tma.kernels.attention import times as attention_times
 from numba_tma.kernels.attention.backward import plan as backward_plans
@@ -214,10 +214,10 @@ def test_plans_of_attention():
     """By head dim, for a full and a causal mask; then for few queries."""
     plans, few = attention_plans.PLANS, attention_plans.FEW_QUERIES_PLANS
     assert plans == {
-        (64, False): AttentionPlan(3, 128, 3, votes=False),
-        (64, True): AttentionPlan(3, 128, 3, votes=False),
-        (96, False): AttentionPlan(3, 112, 2),
-        (96, True): AttentionPlan(2, 128, 2),
+        (64, False): AttentionPlan(3, 128, 3, votes=False, q_stages=2),
+        (64, True): AttentionPlan(3, 128, 3, votes=False, q_stages=2),
+        (96, False): AttentionPlan(3, 112, 2, q_stages=2),
+        (96, True): AttentionPlan(3, 112, 2, q_stages=2),
         (128, False): AttentionPlan(2, 128, 2),
         (128, True): AttentionPlan(2, 128, 2),
         (256, False): AttentionPlan(2, 80, 2),

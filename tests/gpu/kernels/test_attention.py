@@ -4,6 +4,8 @@ The bound on an error follows from the roundings: of scores, of weights, of sums
 float32, of which the tensor cores keep a few bits less, and of the result.
 """
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -14,14 +16,9 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host import memo
 from numba_tma.kernels._host.launch import stream_key
 from numba_tma.kernels.attention import attention
-from numba_tma.kernels.attention.plan import (
-    FP8_PLANS,
-    HEAD_DIMS,
-    AttentionPlan,
-    AttentionProblem,
-    plan_for,
-)
-from numba_tma.kernels.attention.plan import PLANS as PLANS_OF_DEPTHS
+from numba_tma.kernels.attention.choice import CANDIDATES, FP8_PLANS, HEAD_DIMS, plan_for
+from numba_tma.kernels.attention.choice import PLANS as PLANS_OF_DEPTHS
+from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem
 from tests.gpu.kernels.test_kernels import EPS32, TYPES, assert_close, normal
 from tests.gpu.kernels.test_matmul import Device
 from tests.gpu.worker import on_gpu
@@ -171,6 +168,19 @@ def test_heads_in_one_tile(plan, causal):
         check(*arrays(queries, keys, 2 * how.packed_heads, 1, depth), causal, how)
     # Several tiles of queries for each block.
     check(*arrays(300, 400, 2 * how.packed_heads, 2, depth, batch=16), causal, how)
+
+
+@by_mask
+@pytest.mark.parametrize("number", range(max(map(len, CANDIDATES.values()))))
+@pytest.mark.parametrize("depth", HEAD_DIMS)
+@on_gpu(limit=LIMIT)
+def test_plans_that_lengths_choose(depth, number, causal):
+    """One head in a tile, and four; several tiles for each block."""
+    for plan, _ in CANDIDATES[depth, causal][number : number + 1]:
+        for packed in (1, 4):
+            how = replace(plan, packed_heads=packed, heads_together=0 if causal else 1)
+            for queries, keys, batch in ((1, 1, 2), (130, 129, 2), (1000, 777, 2), (300, 401, 16)):
+                check(*arrays(queries, keys, 8, 2, depth, batch=batch), causal, how)
 
 
 @on_gpu(limit=LIMIT)

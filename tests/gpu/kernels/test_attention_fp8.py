@@ -12,7 +12,8 @@ import pytest
 from numba import cuda
 
 from numba_tma.kernels.attention import attention
-from numba_tma.kernels.attention.plan import FP8_HEAD_DIMS, AttentionPlan
+from numba_tma.kernels.attention.choice import FP8_HEAD_DIMS
+from numba_tma.kernels.attention.plan import AttentionPlan
 from tests.gpu.kernels.test_attention import ALL_ROWS, LENGTHS, LIMIT, by_mask, seen_by, whole_plan
 from tests.gpu.kernels.test_kernels import TYPES
 from tests.gpu.kernels.test_matmul import Device

@@ -5,7 +5,8 @@ import pytest
 from numba import cuda
 
 from numba_tma.kernels.attention import attention, attention_varlen
-from numba_tma.kernels.attention.plan import HEAD_DIMS, AttentionPlan
+from numba_tma.kernels.attention.choice import HEAD_DIMS, PLANS
+from numba_tma.kernels.attention.plan import AttentionPlan
 from tests.gpu.kernels.test_attention import LIMIT, exact, logs_of_sums
 from tests.gpu.kernels.test_kernels import assert_close, normal
 from tests.gpu.kernels.test_matmul import Device
@@ -67,6 +68,8 @@ def test_types_heads_and_plans(causal):
     check(*lengths, heads=8, kv_heads=1, depth=64, causal=causal)
     check(*lengths, heads=3, kv_heads=3, depth=64, plan=AttentionPlan(1, 64), causal=causal)
     check(*lengths, plan=AttentionPlan(2, 96, stages=3), depth=96, causal=causal)
+    check(*lengths, plan=AttentionPlan(2, 128, q_stages=2), causal=causal)
+    check(*lengths, plan=AttentionPlan(3, 96, 3, votes=False, q_stages=2), depth=64, causal=causal)
 
 
 @by_mask
@@ -81,15 +84,16 @@ def test_windows_and_caps(causal):
 @by_mask
 @on_gpu(limit=LIMIT)
 def test_equal_lengths_are_a_batch(causal):
-    """The same bits, whichever way they are told."""
+    """The same bits, whichever way they are told, with the same plan."""
     for depth in HEAD_DIMS:
+        plan = PLANS[depth, causal]
         q, k, v = (normal((6, 300, 4, depth), "bf16", seed) for seed in range(3))
         batch = Device(np.zeros_like(q))
-        attention(*map(Device, (q, k, v)), batch, causal=causal)
+        attention(*map(Device, (q, k, v)), batch, causal=causal, plan=plan)
         rows = [Device(x.reshape(-1, 4, depth)) for x in (q, k, v)]
         out = Device(np.zeros((1800, 4, depth), q.dtype))
         starts = cuda.to_device(np.arange(7, dtype=np.int32) * 300)
-        attention_varlen(*rows, starts, starts, out, causal=causal)
+        attention_varlen(*rows, starts, starts, out, causal=causal, plan=plan)
         got = out.get().reshape(q.shape).view(np.uint16)
         np.testing.assert_array_equal(got, batch.get().view(np.uint16))
 

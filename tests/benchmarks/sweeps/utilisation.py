@@ -1,6 +1,6 @@
 """Utilisation of the units by kernel, from ncu, in tests/benchmarks/results/profile.json.
 
-``python tests/benchmarks/sweeps/profile.py`` from the repository's root, whose library it runs
+``python tests/benchmarks/sweeps/utilisation.py`` from the repository's root, whose library it runs
 under ncu (`--clock-control none`). Shares are percent of what a unit could do at the clock it had.
 """
 

@@ -1,0 +1,171 @@
+"""Which plan attention takes: plans, how long their tiles take, and the fastest one by lengths."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from numba_tma.host.warpgroup import ROWS
+from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem
+from numba_tma.kernels.attention.times import (
+    LAUNCH_TIME,
+    TileTimes,
+    Traffic,
+    causal_steps,
+    fastest_splits,
+    grid_time,
+    most_heads_together,
+)
+
+#: The usual plans, by head dim and whether the mask is causal: the fastest for long sequences.
+PLANS = {
+    (64, False): AttentionPlan(3, 128, stages=3, votes=False, q_stages=2),
+    (64, True): AttentionPlan(3, 128, stages=3, votes=False, q_stages=2),
+    (96, False): AttentionPlan(3, 112, q_stages=2),
+    (96, True): AttentionPlan(3, 112, q_stages=2),
+    (128, False): AttentionPlan(2, 128),
+    (128, True): AttentionPlan(2, 128),
+    (256, False): AttentionPlan(2, 80),
+    (256, True): AttentionPlan(2, 80),
+}
+
+
+class Candidate(NamedTuple):
+    """A plan, and how long its tiles take."""
+
+    plan: AttentionPlan
+    times: TileTimes
+
+
+#: Plans that may be the fastest for some lengths. Their times are fitted to 36 shapes on an H100.
+CANDIDATES = {
+    (64, False): (
+        Candidate(PLANS[64, False], TileTimes(1.48, 1.0)),
+        Candidate(AttentionPlan(3, 96, stages=3, votes=False, q_stages=2), TileTimes(1.16, 0.9)),
+        Candidate(AttentionPlan(2, 96, stages=3, votes=False, q_stages=2), TileTimes(1.0, 0.7)),
+    ),
+    (64, True): (
+        Candidate(PLANS[64, True], TileTimes(1.48, 1.6)),
+        Candidate(AttentionPlan(2, 128, stages=3, votes=False, q_stages=2), TileTimes(1.26, 1.1)),
+        Candidate(AttentionPlan(2, 96, stages=3, votes=False, q_stages=2), TileTimes(1.02, 0.7)),
+    ),
+    (96, False): (
+        Candidate(PLANS[96, False], TileTimes(1.48, 3.6)),
+        Candidate(AttentionPlan(2, 128, q_stages=2), TileTimes(1.46, 1.7)),
+    ),
+    (96, True): (
+        Candidate(PLANS[96, True], TileTimes(1.54, 1.7)),
+        Candidate(AttentionPlan(2, 128, q_stages=2), TileTimes(1.36, 1.4)),
+    ),
+    (128, False): (
+        Candidate(PLANS[128, False], TileTimes(1.52, 2.1)),
+        Candidate(AttentionPlan(2, 128, q_stages=2), TileTimes(1.58, 1.0)),
+        Candidate(AttentionPlan(2, 112, q_stages=2), TileTimes(1.38, 1.2)),
+        Candidate(AttentionPlan(2, 176), TileTimes(2.02, 3.4)),
+    ),
+    (128, True): (
+        Candidate(PLANS[128, True], TileTimes(1.54, 2.4)),
+        Candidate(AttentionPlan(2, 128, q_stages=2), TileTimes(1.62, 1.7)),
+    ),
+    (256, False): (
+        Candidate(PLANS[256, False], TileTimes(1.42, 5.9)),
+        Candidate(AttentionPlan(1, 64), TileTimes(0.88, 2.3)),
+    ),
+    (256, True): (
+        Candidate(PLANS[256, True], TileTimes(1.52, 5.3)),
+        Candidate(AttentionPlan(1, 64), TileTimes(0.9, 2.0)),
+    ),
+}
+#: A plan other than the usual one is taken where it would be faster even if so much slower.
+DOUBT = 1.02
+PACKS = 1, 2, 4, 8, 16  #: Heads that may lie in a tile.
+OTHER_TIMES = TileTimes(0.67, 0.67)  #: of plans without another one beside them
+#: The usual plans for e4m3, where P V of a tile takes registers beside O.
+FP8_PLANS = {
+    (64, False): AttentionPlan(3, 96),
+    (64, True): AttentionPlan(3, 96),
+    (128, False): AttentionPlan(2, 128),
+    (128, True): AttentionPlan(2, 128),
+}
+#: Plans for 64 queries or fewer, by head dim. Loads of K and V bound the time; more stages were
+#: slower, since TMA then reads from more places at a time.
+FEW_QUERIES_PLANS = {
+    64: AttentionPlan(1, 192, votes=False),
+    96: AttentionPlan(1, 128),
+    128: AttentionPlan(1, 128),
+    256: AttentionPlan(1, 48),
+}
+FP8_FEW_QUERIES_PLANS = {64: AttentionPlan(1, 96, stages=6), 128: AttentionPlan(1, 96, stages=4)}
+HEAD_DIMS = tuple(sorted({head_dim for head_dim, _ in PLANS}))
+FP8_HEAD_DIMS = tuple(sorted({head_dim for head_dim, _ in FP8_PLANS}))
+
+
+@functools.lru_cache(maxsize=4096)
+def plan_for(
+    problem: AttentionProblem, queries: int, keys: int, heads: int, group: int, sms: int
+) -> AttentionPlan:
+    """Return the fastest plan for sequences of `queries` and `keys`.
+
+    `heads` counts the heads of all sequences, of which `group` neighbours share K and V. `sms` is
+    the number of blocks that run at a time, one per SM. With a window on the left, `keys` counts
+    the keys that one tile of queries sees.
+    """
+    keys = max(keys, 1)  # no keys have the plan of one
+    candidates = candidates_for(problem, queries, group)
+    usual = candidates[0].plan
+    if problem.packed:
+        return usual
+    is_even = problem.tiles_are_equal or problem.left  # as nearly all tiles of a window are
+    row = problem.head_dim * problem.dtype.itemsize
+
+    def steps_of(plan: AttentionPlan) -> np.ndarray:
+        tile_queries = plan.block_q // plan.packed_heads
+        if is_even:
+            return np.full(-(-queries // tile_queries), -(-keys // plan.block_k))
+        return causal_steps(queries, keys, tile_queries, plan.block_k)
+
+    def traffic_of(plan: AttentionPlan) -> Traffic:
+        pack, read = plan.packed_heads, int(steps_of(plan).sum()) * plan.block_k
+        return Traffic.of(row, queries * pack, keys, heads // pack, group // pack, read)
+
+    def time_and_splits(plan: AttentionPlan, times: TileTimes) -> tuple[float, int]:
+        steps, packs = steps_of(plan), heads // plan.packed_heads
+        if plan.packed_heads > 1:
+            time, splits = grid_time(times, steps, packs, sms), 1
+        else:
+            nbytes = 4 * queries * heads * problem.head_dim
+            time, splits = fastest_splits(times, steps, nbytes, heads, sms)
+        doubt = 1 if plan == usual else DOUBT
+        return doubt * (LAUNCH_TIME + max(time, traffic_of(plan).time(1, sms))), splits
+
+    plan, times = min(candidates, key=lambda candidate: time_and_splits(*candidate)[0])
+    _, splits = time_and_splits(plan, times)
+    if is_even or splits > 1:
+        return replace(plan, splits=splits, heads_together=1 if is_even else 0)
+    lengths = times.ends + times.step * steps_of(plan)
+    return replace(plan, heads_together=most_heads_together(lengths, traffic_of(plan), sms))
+
+
+def candidates_for(
+    problem: AttentionProblem, queries: int, group: int = 1
+) -> tuple[Candidate, ...]:
+    """Return the plans that may be the fastest, before they are fitted to lengths.
+
+    The first one is the usual plan.
+    """
+    depth, causal = problem.head_dim, problem.causal
+    if queries <= ROWS and not problem.packed:
+        few = FP8_FEW_QUERIES_PLANS if problem.is_fp8 else FEW_QUERIES_PLANS
+        return (Candidate(few[depth], OTHER_TIMES),)
+    if problem.is_fp8:
+        return (Candidate(FP8_PLANS[depth, causal], OTHER_TIMES),)
+    plans = CANDIDATES[depth, causal]
+    if problem.left or problem.right or problem.softcap or problem.packed:
+        return plans[:1]  # there are no times for these
+    packs = [n for n in PACKS if group % n == 0]
+    return tuple(
+        Candidate(replace(plan, packed_heads=n), times) for plan, times in plans for n in packs
+    )
