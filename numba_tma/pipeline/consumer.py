@@ -20,6 +20,7 @@ from numba_tma.ptx import (
     elect_sync,
     fence_proxy_async,
     laneid,
+    ld_shared_u32,
     mapa,
     mbarrier_arrive,
     mbarrier_arrive_remote,
@@ -91,6 +92,16 @@ class TileConsumer:
         self._step()
         self._await_full()
         return self._hold()
+
+    def wait_for_tile(self) -> tuple[int, ConsumerStage]:
+        """Do what `wait` does, and return the number that `acquire_for` was given, and the stage.
+
+        The number is 0xffffffff where the producer has published the end: the stage holds no tile,
+        and is to be released.
+        """
+        stage = self.wait()
+        number = self.barriers + self.pipeline.ticket_offset + 4 * stage.index
+        return ld_shared_u32(number), stage
 
     def acquire(self) -> ConsumerStage:
         """Do what `wait` does. Scopes use this name."""

@@ -13,7 +13,7 @@ from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.producer import NO_TILE, TileProducer
 from numba_tma.pipeline.ranges import is_before
 from numba_tma.pipeline.stages import ConsumerStage, ProducerStage
-from numba_tma.ptx import atom_inc, ld_shared_u32, nctaid_x, nctaid_y, nctaid_z
+from numba_tma.ptx import atom_inc, nctaid_x, nctaid_y, nctaid_z
 
 
 @simulator_only
@@ -108,16 +108,14 @@ class ProduceFrom(Iteration):
             return False
         if self.tile < self.queue.num_tiles:
             return True
-        self.producer._publish_end()
+        self.producer.publish_end()
         return False
 
     def take(self) -> tuple[int, ProducerStage]:
         """Return the tile drawn last and its acquired stage, and draw the next tile."""
         enter_body(self)
-        producer, tile = self.producer, self.tile
-        producer._await_next()
-        producer._publish_tile(tile)
-        stage = producer._expect()
+        tile = self.tile
+        stage = self.producer.acquire_for(tile)
         self.tile = self.queue.draw()  # in flight while the caller issues this tile's copies
         return i64(tile), stage
 
@@ -164,10 +162,7 @@ class ConsumeFrom(Iteration):
         """Release the stage that leaves flight; return whether the next full stage has a tile."""
         consumer = self.consumer
         consumer._release_beyond_flight()
-        stage = consumer.wait()
-        ticket = ld_shared_u32(
-            consumer.barriers + consumer.pipeline.ticket_offset + 4 * stage.index
-        )
+        ticket, stage = consumer.wait_for_tile()
         self.tile, self.index = i64(ticket), stage.index
         if ticket == NO_TILE and self.in_flight == 0:
             consumer.release()  # the stage holds no tile; stages in flight stay held

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from numba_tma.backend.interface import device_class, u32
+from numba_tma.backend.interface import compile_time, device_class, u32
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.shared import TileAccesses
 from numba_tma.device.waiting import try_wait_for, wait_for
+from numba_tma.host.annotations import Integer
 from numba_tma.pipeline.multicast import is_leader
 from numba_tma.pipeline.roles import WARP
 from numba_tma.pipeline.stages import ProducerStage
@@ -23,11 +24,27 @@ from numba_tma.ptx import (
     red_shared_cluster_add_u32,
     st_shared_u32,
 )
+from numba_tma.simulator import BadOperand
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.tile import TilePipeline
 
 NO_TILE = 0xFFFFFFFF  # tile number that a TileQueue's producer publishes when the queue is empty
+
+
+@compile_time
+def check_queue(pipeline: TilePipeline) -> None:
+    """Raise unless one thread of the block starts all copies into its stages."""
+    if pipeline.by_commit:
+        raise BadOperand(
+            f"produce_from: every consumer thread reads the number of a TileQueue's tile, but of "
+            f"{pipeline} one thread consumes: use produce(first, stop, step)"
+        )
+    if not pipeline.by_tma or pipeline.in_cluster:
+        raise BadOperand(
+            f"produce_from: one thread, which starts all copies for its own block, draws a "
+            f"TileQueue's tiles; {pipeline} has another producer: use produce(first, stop, step)"
+        )
 
 
 @device_class(static=("pipeline",), mutable=True)
@@ -84,6 +101,27 @@ class TileProducer:
         self._commit_open()
         self._await_next()
         return self._expect()
+
+    def acquire_for(self, tile: Integer) -> ProducerStage:
+        """Do what `acquire` does for a tile that a `TileQueue` handed out.
+
+        The consumers learn its number by `wait_for_tile`. `publish_end` follows the last tile. The
+        copy engine has to fill the stages.
+        """
+        check_queue(self.pipeline)
+        self._await_next()
+        self._publish_tile(tile)
+        return self._expect()
+
+    def publish_end(self) -> None:
+        """Pass a stage without a tile: the sign that the queue is empty."""
+        self._await_next()
+        self._publish_tile(NO_TILE)
+        full = self._full_barrier(self.state.index)
+        if self.pipeline.debug:  # the ledger counts bytes, but this stage has no copies
+            ledger = full.address + self.pipeline.ledger_offset
+            red_shared_cluster_add_u32(ledger, self.pipeline.tx_bytes)
+        mbarrier_arrive(full)
 
     def try_acquire(self) -> bool:
         """Return whether the next stage is empty, after waiting a limited time.
@@ -202,13 +240,3 @@ class TileProducer:
     def _publish_tile(self, tile: Any) -> None:
         """Store the number of the stage's tile for the consumers; the next arrival publishes it."""
         st_shared_u32(self.barriers + self.pipeline.ticket_offset + 4 * self.state.index, tile)
-
-    def _publish_end(self) -> None:
-        """Pass a stage without a tile: the sign that the queue is empty."""
-        self._await_next()
-        self._publish_tile(NO_TILE)
-        full = self._full_barrier(self.state.index)
-        if self.pipeline.debug:  # the ledger counts bytes, but this stage has no copies
-            ledger = full.address + self.pipeline.ledger_offset
-            red_shared_cluster_add_u32(ledger, self.pipeline.tx_bytes)
-        mbarrier_arrive(full)

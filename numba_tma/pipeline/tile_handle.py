@@ -30,7 +30,7 @@ from numba_tma.pipeline.loops import (
     check_loop,
 )
 from numba_tma.pipeline.multicast import MulticastGroup, blocks_along, is_shared_along_x
-from numba_tma.pipeline.producer import NO_TILE, TileProducer
+from numba_tma.pipeline.producer import NO_TILE, TileProducer, check_queue
 from numba_tma.pipeline.ranges import goes_backwards
 from numba_tma.simulator import BadOperand
 
@@ -263,19 +263,4 @@ def check_in_flight(pipeline: TilePipeline, in_flight: int) -> None:
         raise BadOperand(
             f"consume: the consumers of {pipeline} take turns, which loops do not support: use the "
             "explicit form, pipe.consumer() with skip, wait and release"
-        )
-
-
-@compile_time
-def check_queue(pipeline: TilePipeline) -> None:
-    """Raise unless one thread of the block starts all copies into its stages."""
-    if pipeline.by_commit:
-        raise BadOperand(
-            f"produce_from: every consumer thread reads the number of a TileQueue's tile, but of "
-            f"{pipeline} one thread consumes: use produce(first, stop, step)"
-        )
-    if not pipeline.by_tma or pipeline.in_cluster:
-        raise BadOperand(
-            f"produce_from: one thread, which starts all copies for its own block, draws a "
-            f"TileQueue's tiles; {pipeline} has another producer: use produce(first, stop, step)"
         )

@@ -17,6 +17,7 @@ from numba_tma.kernels.attention.choice import (
     FEW_QUERIES_PLANS,
     FP8_FEW_QUERIES_PLANS,
     FP8_PLANS,
+    PACKED_PLANS,
     PLANS,
 )
 from numba_tma.kernels.attention.kernel import attention_kernel
@@ -41,6 +42,7 @@ PROBLEMS |= {
         ("d128", "softcap"),
         ("d256 causal", "left", "softcap", "lse"),
         ("d64", "packed"),
+        ("d64 causal", "packed"),
         ("d96 causal", "packed"),
         ("d128", "packed", "lse"),
         ("d128 causal", "packed"),
@@ -104,6 +106,8 @@ def plan_of(name: str) -> AttentionPlan:
         return OTHERS[name][2]
     if name in FEW:
         return (FP8_FEW_QUERIES_PLANS if problem.is_fp8 else FEW_QUERIES_PLANS)[problem.head_dim]
+    if problem.packed:
+        return PACKED_PLANS[problem.head_dim, problem.causal]
     return (FP8_PLANS if problem.is_fp8 else PLANS)[problem.head_dim, problem.causal]
 
 
@@ -122,7 +126,8 @@ def form(name: str) -> tuple[Any, tuple[Any, ...]]:
     fields = dict.fromkeys(OptionalArguments._fields, types.int64) | {"softcap": types.float32}
     fields |= {f"{name}_scale": types.float32[::1] for name in "qkv"}
     fields |= {"starts_q": types.int32[::1], "starts_k": types.int32[::1]}
-    flags = {"starts_q": "packed", "starts_k": "packed", "partials": "splits"}
+    fields["counter"] = types.uint32[::1]
+    flags = {"starts_q": "packed", "starts_k": "packed", "counter": "draws", "partials": "splits"}
     more = [
         typ if getattr(problem, flags.get(name, name)) else EMPTY for name, typ in fields.items()
     ]

@@ -17,5 +17,6 @@ class OptionalArguments(NamedTuple):
     v_scale: Any = ()  #: float32 array (batch * kv_heads): scale of each head of V
     starts_q: Any = ()  #: int32 array (sequences + 1): where each packed sequence's queries begin
     starts_k: Any = ()  #: int32 array (sequences + 1): where each packed sequence's keys begin
+    counter: Any = ()  #: uint32 array (1), 0 before the launch: counts the tiles that are drawn
     splits: Any = ()  #: number of splits of the K/V tiles of each tile of queries
     partials: Any = ()  #: address of float32 (batch, heads, queries, splits, head dim)

@@ -83,6 +83,12 @@ CANDIDATES = {
 DOUBT = 1.02
 PACKS = 1, 2, 4, 8, 16  #: Heads that may lie in a tile.
 OTHER_TIMES = TileTimes(0.67, 0.67)  #: of plans without another one beside them
+#: Plans for packed sequences, whose lengths only the device knows.
+PACKED_PLANS = PLANS | {
+    (96, True): AttentionPlan(2, 128, q_stages=2),
+    (128, False): AttentionPlan(2, 128, q_stages=2),
+    (128, True): AttentionPlan(2, 128, q_stages=2),
+}
 #: The usual plans for e4m3, where P V of a tile takes registers beside O.
 FP8_PLANS = {
     (64, False): AttentionPlan(3, 96),
@@ -162,8 +168,10 @@ def candidates_for(
         return (Candidate(few[depth], OTHER_TIMES),)
     if problem.is_fp8:
         return (Candidate(FP8_PLANS[depth, causal], OTHER_TIMES),)
+    if problem.packed:
+        return (Candidate(PACKED_PLANS[depth, causal], OTHER_TIMES),)
     plans = CANDIDATES[depth, causal]
-    if problem.left or problem.right or problem.softcap or problem.packed:
+    if problem.left or problem.right or problem.softcap:
         return plans[:1]  # there are no times for these
     packs = [n for n in PACKS if group % n == 0]
     return tuple(

@@ -69,7 +69,8 @@ inputs have `first_16bit`, `step_16bit` and `finish_16bit`. The others:
   and threads add it to O in float32, since a sum of 8-bit products keeps about 14 bits. P is
   multiplied with 2**8 to use more of e4m3's range (`FP8_LIFT`). wgmma reads 8-bit operands only
   K-major, so a kernel before this one transposes V to V' (`transpose_v`).
-- Packed sequences: `load_v_packed`, `store_packed`, and the schedule `PackedSchedule`.
+- Packed sequences: `load_v_packed`, `store_packed`, and the schedule `PackedSchedule`. Under a
+  causal mask blocks draw their tiles: the producer passes the number of each with its stage of Q.
 - Split-K/V: `store_partial` and `lse_split` instead of the stores of O and lse. A tile is scheduled
   once for each split of its K/V tiles, and a second kernel combines the splits (`split_kv`).
 
@@ -137,13 +138,19 @@ class RowState(NamedTuple):
 # `acquire` waits until a stage is empty. The stage's bytes are then announced on its full barrier:
 # for Q by `acquire` itself, for K and V by `get_k` and `get_tile`. The bytes of the copies complete
 # the full barrier, so nobody commits a stage. `commit_step` only advances to the next stage of K or
-# V. Q has a single stage, and its `acquire` advances.
+# V. Q's `acquire` advances.
 
 
 @device_function
-def load_q(form: Any, producer: Any, q: Any, tile: Any, sequence: Any) -> None:
-    """Load the queries of a tile, 64 rows for each consumer warpgroup, when Q's stage is empty."""
-    stage = producer.acquire()
+def load_q(form: Any, producer: Any, number: Any, q: Any, tile: Any, sequence: Any) -> None:
+    """Load the queries of a tile, 64 rows for each consumer warpgroup, when Q's stage is empty.
+
+    The consumers learn the `number` of a tile that was drawn.
+    """
+    if form.draws:
+        stage = producer.acquire_for(number)
+    else:
+        stage = producer.acquire()
     for i in range(form.warpgroups):
         row = sequence.query + tile.query_block * form.tile_queries + i * form.warpgroup_queries
         head = tile.head * form.packed_heads
@@ -201,6 +208,14 @@ def load_v_packed(
         sequence_v.load(to, (key, head, i * form.span), barrier)
     producer.commit_step()
     return i32(key + form.block_k)
+
+
+@device_function
+def wait_for_q(form: Any, consumer: Any, stage: Any) -> Any:
+    """Return the stage of Q: it came with the number of a tile that was drawn, or is awaited."""
+    if form.draws:
+        return stage
+    return consumer.wait()
 
 
 # ------------------------------------------------------------------- consumers: 16-bit inputs
@@ -373,10 +388,10 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
     log2(e); and `OptionalArguments`. With packed heads of Q, both numbers of heads count packs.
     """
     FORM = AttentionForm(problem, plan)
-    SPLITS, O_IN_Q = problem.splits, FORM.stages_o_in_q
+    SPLITS, O_IN_Q, DRAWN = problem.splits, FORM.stages_o_in_q, FORM.draws
     # Each consumer warpgroup is a role of its own, and its rows of Q and O are tiles of their own.
     consumers = {f"math{i}": Warpgroups(1) for i in range(plan.warpgroups)}
-    ROLES = Roles(**consumers, load=Warpgroups(1, registers=plan.load_registers))
+    ROLES = Roles(**consumers, load=Warpgroups(1, registers=FORM.load_registers))
     CONSUMERS = tuple(getattr(ROLES, name) for name in consumers)
     PRODUCER, CONSUMER = ROLES.load, CONSUMERS[0]
     sides: dict[str, Any] = {"producer": PRODUCER, "consumer": CONSUMERS}
@@ -403,10 +418,75 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
     schedule, scales_of = schedule_function(FORM), scale_function(problem)
     locate, kv_range, rows_of = tile_functions(FORM)
 
+    @device_function
+    def load_tile(
+        tile: Any,
+        number: Any,
+        maps: Any,
+        producers: Any,
+        queries: Integer,
+        keys: Integer,
+        group: Integer,
+        options: Any,
+    ) -> None:
+        """Load a tile of queries, and the K/V tiles that it sees. Executed by one thread."""
+        q, k, v = maps
+        q_producer, k_producer, v_producer = producers
+        kv_head, sequence = tile.head // group, locate(tile, queries, keys, options)
+        kv = kv_range(tile, sequence, options)
+        v_key = kv.first_key  # of the next V tile; the next K tile is one ahead
+        load_k(k_producer, k, sequence, v_key, kv_head)
+        # After K0: Q's stage is empty only when an earlier tile has been computed.
+        load_q(FORM, q_producer, number, q, tile, sequence)
+        for _ in range(1, kv.tiles):
+            load_k(k_producer, k, sequence, v_key + FORM.block_k, kv_head)
+            v_key = load_v(FORM, v_producer, v, sequence, v_key, kv_head)
+        load_v(FORM, v_producer, v, sequence, v_key, kv_head)
+
+    @device_function
+    def compute_tile(
+        tile: Any,
+        stage: Any,
+        warpgroup: Any,
+        consumers: Any,
+        o_pipe: Any,
+        out: Any,
+        queries: Integer,
+        keys: Integer,
+        heads: Integer,
+        group: Integer,
+        scale: Any,
+        options: Any,
+    ) -> None:
+        """Compute and store the rows of a tile that this warpgroup has."""
+        q_consumer, k_consumer, v_consumer = consumers
+        sequence = locate(tile, queries, keys, options)
+        kv = kv_range(tile, sequence, options)
+        rows = rows_of(tile, warpgroup, sequence, kv.first_key, queries, heads, options)
+        scales = scales_of(scale, sequence.batch, tile.head, heads, group, options)
+        my_rows = wait_for_q(FORM, q_consumer, stage).tile(warpgroup).q
+        my_q = my_rows.view(FORM.q_rows).matrix_descriptor()
+        state = first(FORM, my_q, k_consumer, rows, scales, kv.tiles > 1)
+        for j in range(1, kv.tiles):
+            more = j + 1 < kv.tiles
+            state = step(FORM, my_q, k_consumer, v_consumer, state, scales, more)
+        if not O_IN_Q:
+            q_consumer.release()  # the last S is complete
+        o, row_sum = finish(FORM, v_consumer, state, scales)
+        if SPLITS:
+            store_partial(FORM, o, sequence, rows, options)
+        else:
+            store_output(FORM, o_pipe, out, o, tile.head, sequence, rows.row)
+        if O_IN_Q:
+            o_pipe.tail(read=True)  # TMA has read O, the next Q may come
+            q_consumer.release()
+        store_lse(FORM, state, row_sum, queries, heads, tile.head, sequence, options)
+
     def attention_forward(  # type: ignore[no-untyped-def]
         q, k, v, out, queries, keys, heads, batch, group, scale, options
     ):
         q_tile = shared_tile(FORM.q_tile)
+        o_pipe: Any = None
         # With splits O_IN_Q is False: O then goes from registers to global memory.
         if O_IN_Q:
             o_pipe = OUT.start(tiles=q_tile)
@@ -418,45 +498,30 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
         tiles = schedule(queries, keys, heads, batch, options)
         if q_pipe.is_producer():
             PRODUCER.set_registers()
-            q_producer = q_pipe.producer()
-            k_producer, v_producer = k_pipe.producer(), v_pipe.producer()
-            if q_producer.enters():  # one thread
+            maps = q, k, v
+            producers = q_pipe.producer(), k_pipe.producer(), v_pipe.producer()
+            if DRAWN:
+                for tile, number in tiles.drawn(options.counter, producers[0]):  # in one thread
+                    load_tile(tile, number, maps, producers, queries, keys, group, options)
+            elif producers[0].enters():
                 for tile in tiles.tiles():
-                    kv_head, sequence = tile.head // group, locate(tile, queries, keys, options)
-                    kv = kv_range(tile, sequence, options)
-                    v_key = kv.first_key  # of the next V tile; the next K tile is one ahead
-                    load_k(k_producer, k, sequence, v_key, kv_head)
-                    # After K0: Q's stage is empty only when the tile before has been computed.
-                    load_q(FORM, q_producer, q, tile, sequence)
-                    for _ in range(1, kv.tiles):
-                        load_k(k_producer, k, sequence, v_key + FORM.block_k, kv_head)
-                        v_key = load_v(FORM, v_producer, v, sequence, v_key, kv_head)
-                    load_v(FORM, v_producer, v, sequence, v_key, kv_head)
+                    load_tile(tile, 0, maps, producers, queries, keys, group, options)
         else:
             CONSUMER.set_registers()  # all consumer warpgroups have equal registers
-            warpgroup, q_consumer = warpgroup_number(), q_pipe.consumer()
-            k_consumer, v_consumer = k_pipe.consumer(), v_pipe.consumer()
-            for tile in tiles.tiles():
-                sequence = locate(tile, queries, keys, options)
-                kv = kv_range(tile, sequence, options)
-                rows = rows_of(tile, warpgroup, sequence, kv.first_key, queries, heads, options)
-                scales = scales_of(scale, sequence.batch, tile.head, heads, group, options)
-                my_q = q_consumer.wait().tile(warpgroup).q.view(FORM.q_rows).matrix_descriptor()
-                state = first(FORM, my_q, k_consumer, rows, scales, kv.tiles > 1)
-                for j in range(1, kv.tiles):
-                    more = j + 1 < kv.tiles
-                    state = step(FORM, my_q, k_consumer, v_consumer, state, scales, more)
-                if not O_IN_Q:
-                    q_consumer.release()  # the last S is complete
-                o, row_sum = finish(FORM, v_consumer, state, scales)
-                if SPLITS:
-                    store_partial(FORM, o, sequence, rows, options)
-                else:
-                    store_output(FORM, o_pipe, out, o, tile.head, sequence, rows.row)
-                if O_IN_Q:
-                    o_pipe.tail(read=True)  # TMA has read O, the next Q may come
-                    q_consumer.release()
-                store_lse(FORM, state, row_sum, queries, heads, tile.head, sequence, options)
+            warpgroup = warpgroup_number()
+            consumers = q_pipe.consumer(), k_pipe.consumer(), v_pipe.consumer()
+            if DRAWN:
+                for tile, stage in tiles.received(consumers[0]):
+                    compute_tile(
+                        *(tile, stage, warpgroup, consumers, o_pipe, out),
+                        *(queries, keys, heads, group, scale, options),
+                    )
+            else:
+                for tile in tiles.tiles():
+                    compute_tile(
+                        *(tile, 0, warpgroup, consumers, o_pipe, out),
+                        *(queries, keys, heads, group, scale, options),
+                    )
             if not SPLITS:
                 o_pipe.tail(read=True)
         q_pipe.close()  # K's and V's stages are all full and released

@@ -16,6 +16,7 @@ from numba_tma.host.values import FLAG, POSITIVE, checked, is_whole, optional
 from numba_tma.host.warpgroup import ROWS
 from numba_tma.kernels._host.device import fewest_in_same_waves, has_tcgen05, sm_count
 from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels._host.workspace import queue_counter
 from numba_tma.kernels.attention.arguments import OptionalArguments
 from numba_tma.kernels.attention.arrays import (
     heads_as_queries,
@@ -126,6 +127,9 @@ def launch_attention(
         arguments["softcap"] = np.float32(scale / softcap)
     if starts:
         arguments |= dict(zip(("starts_q", "starts_k"), (s.as_argument() for s in starts)))
+        if problem.draws:
+            arguments["counter"] = counter = queue_counter()
+            workspace.append(counter)
     splits = min(plan.splits, -(-keys // plan.block_k))
     if splits > 1:
         problem, batch = replace(problem, splits=True, lse=True), batch * splits

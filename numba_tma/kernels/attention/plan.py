@@ -80,6 +80,11 @@ class AttentionProblem:
         return not (self.left or self.right or self.packed or self.splits or scaled)
 
     @property
+    def draws(self) -> bool:
+        """Whether blocks draw their tiles: those of packed sequences that differ under the mask."""
+        return self.packed and self.causal and not self.left
+
+    @property
     def is_fp8(self) -> bool:
         """Whether inputs are e4m3. wgmma reads 8-bit operands K-major only, so V is transposed."""
         return self.dtype.itemsize == 1
@@ -174,11 +179,6 @@ class AttentionPlan:
         """Threads of a block: the consumer warpgroups and one producer warpgroup."""
         return (self.warpgroups + 1) * THREADS
 
-    @property
-    def load_registers(self) -> int:
-        """Registers of a producer thread: what consumers with 240 or 160 each leave."""
-        return 32 if self.warpgroups == 3 else 24
-
 
 def check_plan(
     function: str, problem: AttentionProblem, plan: AttentionPlan, group: int = 1
@@ -270,6 +270,11 @@ class AttentionForm:
         return self.problem.softcap
 
     @property
+    def draws(self) -> bool:
+        """Whether blocks draw tiles of queries from a counter, whose numbers come with Q."""
+        return self.problem.draws
+
+    @property
     def masks_left(self) -> bool:
         """Whether keys before a query's window are masked."""
         return self.problem.left
@@ -283,6 +288,11 @@ class AttentionForm:
     def masks_end(self) -> bool:
         """Whether columns after the last key are masked; a causal mask covers them."""
         return not self.problem.causal
+
+    @property
+    def load_registers(self) -> int:
+        """Registers of a producer thread: what consumers with 240 or 160 each leave."""
+        return 32 if self.warpgroups == 3 else 24
 
     @property
     def spans(self) -> int:

@@ -5,24 +5,22 @@ last key. It sees the keys from `left` before its position to `right` after it. 
 case right = 0. A side without a limit reaches to the first key, or to the last.
 
 Packed sequences follow one another without padding in arrays (rows, heads, head dim). Their
-lengths are in global memory. Tiles are numbered sequence by sequence, head by head, the last
-queries of a head first, and a block takes every gridDim-th tile: each of its warps walks forward
-through the sequences.
+lengths are in global memory (`packed_tiles`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from numba_tma.backend.interface import device_class, device_function, i32, u32
+from numba_tma.backend.interface import device_function, i32, u32
 from numba_tma.backend.primitives import quotient
 from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.host.annotations import DeviceFunction, Integer
+from numba_tma.kernels._host.limits import CACHED_BYTES
+from numba_tma.kernels.attention.packed_tiles import PackedSchedule
 from numba_tma.kernels.attention.plan import AttentionForm
-from numba_tma.ptx import ctaid_x, nctaid_x, shfl_sync_idx_b32
+from numba_tma.ptx import shfl_sync_idx_b32
 
 # -------------------------------------------------------------------------------- sequences
 
@@ -60,78 +58,6 @@ def locate_packed(tile: Any, queries: Integer, keys: Integer, options: Any) -> A
 # --------------------------------------------------------------------------------- schedule
 
 
-class PackedTile(NamedTuple):
-    """A tile of packed sequences, int32: queries of one head, and its sequence's rows."""
-
-    query_block: Any
-    head: Any
-    query: Any
-    queries: Any
-    key: Any
-    keys: Any
-
-
-@device_class(static=("block_q",))
-@dataclass
-class PackedSchedule:
-    """The tiles of all packed sequences and heads."""
-
-    block_q: int
-    starts_q: Any  #: int32 (sequences + 1): row of each sequence's first query, and the end
-    starts_k: Any  #: the same for keys
-    heads: u32
-    sequences: u32
-
-    def num_blocks(self, sequence: Any) -> int:
-        """Return the number of tiles of one head of a sequence."""
-        queries = self.starts_q[sequence + 1] - self.starts_q[sequence]
-        return quotient(u32(queries + self.block_q - 1), u32(self.block_q))[0]
-
-    def tiles(self) -> PackedTiles:
-        """Iterate over the tiles of this block."""
-        return PackedTiles(self, ctaid_x(), u32(0), u32(0))
-
-
-@device_class()
-@dataclass
-class PackedTiles:
-    """The tiles of one block, and how far it has walked through the sequences."""
-
-    schedule: PackedSchedule
-    number: u32  #: number of the next tile
-    sequence: u32  #: sequence that the walk has reached
-    first: u32  #: number of that sequence's first tile
-
-    def __iter__(self) -> Iterator[PackedTile]:
-        return self
-
-    def __next__(self) -> PackedTile:
-        if not self.has_next():
-            raise StopIteration
-        return self.take()
-
-    def has_next(self) -> bool:
-        """Walk to the sequence of the next tile; return whether there is one."""
-        schedule = self.schedule
-        while self.sequence < schedule.sequences:
-            after = u32(self.first + schedule.num_blocks(self.sequence) * schedule.heads)
-            if self.number < after:
-                return True
-            self.first, self.sequence = after, u32(self.sequence + 1)
-        return False
-
-    def take(self) -> PackedTile:
-        """Return the next tile."""
-        schedule, sequence = self.schedule, self.sequence
-        blocks = schedule.num_blocks(sequence)
-        head, later = quotient(u32(self.number - self.first), blocks)
-        self.number = u32(self.number + nctaid_x())
-        query, key = i32(schedule.starts_q[sequence]), i32(schedule.starts_k[sequence])
-        queries = i32(schedule.starts_q[sequence + 1] - query)
-        keys = i32(schedule.starts_k[sequence + 1] - key)
-        return PackedTile(i32(blocks - 1 - later), i32(head), query, queries, key, keys)
-
-
 @functools.cache
 def schedule_function(form: AttentionForm) -> DeviceFunction:
     """Return the device function that makes the schedule: its ``tiles()`` are those of the block.
@@ -139,6 +65,7 @@ def schedule_function(form: AttentionForm) -> DeviceFunction:
     Tiles under a mask have different numbers of K/V tiles, and the longest come first.
     """
     BLOCK_Q = form.tile_queries
+    KEYS = CACHED_BYTES // (2 * form.head_dim * form.dtype.itemsize) if form.draws else 0
     SCHEDULER = CausalLPTScheduler(BLOCK_Q, form.block_k, form.plan.heads_together or None)
 
     @device_function
@@ -149,9 +76,10 @@ def schedule_function(form: AttentionForm) -> DeviceFunction:
 
     @device_function
     def packed_schedule(
-        queries: Integer, keys: Integer, heads: int, batch: int, options: Any
+        queries: Integer, keys: Integer, heads: Integer, batch: Integer, options: Any
     ) -> Any:
-        return PackedSchedule(BLOCK_Q, options.starts_q, options.starts_k, heads, batch)
+        starts_q, starts_k = options.starts_q, options.starts_k
+        return PackedSchedule(BLOCK_Q, KEYS, starts_q, starts_k, u32(heads), u32(batch))
 
     return packed_schedule if form.problem.packed else schedule
 

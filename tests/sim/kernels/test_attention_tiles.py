@@ -10,9 +10,10 @@ import pytest
 from numba_tma.device import causal_scheduler
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.warpgroup import ROWS
-from numba_tma.kernels.attention import tiles
+from numba_tma.kernels.attention import packed_tiles, tiles
 from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.tiles import next_kv_tile, schedule_function, tile_functions
+from numba_tma.pipeline.producer import NO_TILE
 
 BLOCKS = 3
 PLAN = AttentionPlan(2, 32, heads_together=2)
@@ -72,7 +73,7 @@ def check_tile(form, tile, functions, sizes, options, seen):
 
 def numbered(monkeypatch, block):
     """Let this be a block of `BLOCKS`."""
-    for module in (tiles, causal_scheduler):
+    for module in (packed_tiles, causal_scheduler):
         monkeypatch.setattr(module, "ctaid_x", lambda: np.uint32(block))
         monkeypatch.setattr(module, "nctaid_x", lambda: np.uint32(BLOCKS))
 
@@ -92,6 +93,76 @@ def test_the_keys_of_a_tile_are_those_that_its_queries_see(monkeypatch, queries,
             met.append((int(tile.batch), int(tile.head), int(tile.query_block)))
     every = itertools.product(range(batch), range(heads), range(-(-queries // BLOCK_Q)))
     assert sorted(met) == sorted(every)
+
+
+class Producer:
+    """A producer whose stages are counted."""
+
+    def __init__(self):
+        self.ends = 0
+
+    def enters(self):
+        return True
+
+    def publish_end(self):
+        self.ends += 1
+
+
+class Consumer:
+    """A consumer that receives some numbers, and then the end."""
+
+    def __init__(self, numbers):
+        self.numbers, self.released = iter([*numbers, NO_TILE]), 0
+
+    def wait_for_tile(self):
+        return np.uint32(next(self.numbers)), SimpleNamespace(index=1)
+
+    def release(self):
+        self.released += 1
+
+
+@pytest.mark.parametrize("cached", [1, 128, 300, 10**6])
+def test_blocks_draw_each_tile_once_and_leave_the_counter_at_0(monkeypatch, cached):
+    """In random turns; the consumers find what the producer has found."""
+    lengths, heads = [(0, 9), (129, 65), (3, 0), (128, 200), (300, 40), (0, 0)], 5
+    starts = [np.cumsum([2, *n], dtype=np.int32) for n in zip(*lengths)]
+    monkeypatch.setattr(packed_tiles, "nctaid_x", lambda: np.uint32(BLOCKS))
+    schedule = packed_tiles.PackedSchedule(BLOCK_Q, cached, *starts, heads, len(lengths))
+    rng, counter = np.random.default_rng(0), np.zeros(1, np.uint32)
+
+    def draw(word, value):
+        old, word[0] = word[0], word[0] + value
+        return np.uint32(old)
+
+    monkeypatch.setattr(packed_tiles, "atom_add_u32", draw)
+    for _ in range(2):  # two launches
+        producers = [Producer() for _ in range(BLOCKS)]
+        running = [(p, schedule.drawn(counter, p), []) for p in producers]
+        finished = []
+        while running:
+            block = running[rng.integers(len(running))]
+            for tile, number in block[1]:
+                block[2].append((tile, int(number)))
+                break
+            else:
+                running.remove(block)
+                finished.append(block)
+        assert counter[0] == 0 and [p.ends for p in producers] == [1] * BLOCKS
+        every = sorted((pair for *_, mine in finished for pair in mine), key=lambda pair: pair[1])
+        assert [number for _, number in every] == list(range(len(every)))
+        wanted = []  # by groups of heads, the last queries of all of them first
+        for (queries, keys), query, key in zip(lengths, *starts):
+            together = max(1, cached // max(1, keys))
+            for first in range(0, heads, together):
+                group = range(heads)[first : first + together]
+                for block in reversed(range(-(-queries // BLOCK_Q))):
+                    wanted += [(block, head, query, queries, key, keys) for head in group]
+        assert [tuple(map(int, tile)) for tile, _ in every] == wanted
+        for *_, mine in finished:
+            consumer = Consumer(number for _, number in mine)
+            received = list(schedule.received(consumer))
+            assert [tile for tile, _ in received] == [tile for tile, _ in mine]
+            assert all(stage.index == 1 for _, stage in received) and consumer.released == 1
 
 
 @pytest.mark.parametrize("mask", MASKS)

@@ -296,7 +296,7 @@ def test_a_ticket_published_after_the_arrival_that_announces_it(late, seeds, mon
     if late == "tiles":
         monkeypatch.setattr(loops.ProduceFrom, "take", take_late)
     elif late == "the end":
-        monkeypatch.setattr(TileProducer, "_publish_end", end_late)
+        monkeypatch.setattr(TileProducer, "publish_end", end_late)
     x = tma.tensor_map(np.zeros((6, 32), np.float32), ROW)
     for seed in seeds:
         sim.seed(seed)
