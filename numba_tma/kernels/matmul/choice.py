@@ -10,8 +10,8 @@ each row of a box takes two cache lines. The constants are fitted:
 Operands that TMA cannot address are copied, or loaded by the kernel for such operands: that of both
 which is expected to take less time.
 
-A `StreamKConfig` is never chosen, nor a candidate of `tune`: whole tiles were faster wherever both were
-measured.
+A `StreamKConfig` is never chosen, nor a candidate of `tune`: whole tiles were faster on every shape
+that was measured.
 
 `measurements` finds and keeps what ``tune=True`` measures.
 """

@@ -65,7 +65,9 @@ def test_times_are_those_that_were_measured():
                 if run[:3] + run[4:5] == (plan.block_q, plan.block_k, plan.stages, plan.q_stages):
                     ratio = math.log(reckoned(problem, shape, run, times) / us)
                     ratios[problem.head_dim, problem.causal, number].append(ratio)
-    assert ratios.keys() == {(*key, i) for key, plans in CANDIDATES.items() for i in range(len(plans))}
+    assert ratios.keys() == {
+        (*key, i) for key, plans in CANDIDATES.items() for i in range(len(plans))
+    }
     errors = {key: np.sqrt(np.mean(np.square(ratio))) for key, ratio in ratios.items()}
     assert max(errors.values()) < 0.09, errors
     assert np.sqrt(np.mean(np.square(list(errors.values())))) < 0.05
