@@ -91,6 +91,8 @@ OTHERS |= {
     "d96 lse 2 heads": (96, False, AttentionPlan(3, 112, q_stages=2, packed_heads=2)),
     "d128 causal lse 4 heads": (128, True, AttentionPlan(2, 128, q_stages=2, packed_heads=4)),
     "d256 causal lse 8 heads": (256, True, AttentionPlan(1, 64, packed_heads=8)),
+    "d64 lse turns": (64, False, AttentionPlan(3, 128, 3, votes=False, q_stages=2, turns=True)),
+    "d128 causal lse turns": (128, True, AttentionPlan(2, 128, q_stages=2, turns=True)),
 }
 PROBLEMS |= {
     name: AttentionProblem(head_dim, as_dtype("bf16"), causal, lse=True)

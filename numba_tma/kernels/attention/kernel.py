@@ -114,6 +114,7 @@ from numba_tma.kernels.attention.store import (
     store_partial,
 )
 from numba_tma.kernels.attention.tiles import next_kv_tile, schedule_function, tile_functions
+from numba_tma.kernels.attention.turns import begin_turns, end_turns, pass_turn, take_turn
 from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups
 
 ALL_LANES = 0xFFFFFFFF
@@ -237,14 +238,19 @@ def first_16bit(form: Any, q: Any, k: Any, rows: Any, scales: Any, more: Any) ->
 
 
 @device_function
-def step_16bit(form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: Any) -> Any:
+def step_16bit(
+    form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: Any, turn: Any
+) -> Any:
     """Start S of this K tile and P V of the tile before; compute the softmax while P V runs."""
     o = state.o
+    take_turn(form, turn, v)
     scores = wgmma(fragment(form.block_k), q, k.get_k(), scale_d=False)
     if state.needs_rescale:
         o *= state.rescale
-    v.wait()
+    if not form.turns:
+        v.wait()
     o = wgmma(o, state.p, v.get())
+    pass_turn(form, turn)
     scores = wgmma_wait(scores, 1)  # S is complete; the one group still running is P V
     k.release_k()
     rows = next_kv_tile(form, state.rows)
@@ -296,14 +302,19 @@ def first_fp8(form: Any, q: Any, k: Any, rows: Any, scales: Any, more: Any) -> A
 
 
 @device_function
-def step_fp8(form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: Any) -> Any:
+def step_fp8(
+    form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: Any, turn: Any
+) -> Any:
     """Do what `step_16bit` does. P V of a tile is a fragment of its own, added to O in a step."""
+    take_turn(form, turn, v)
     scores = wgmma(fragment(form.block_k), q, k.get_k(), scale_d=False)
     o_sum = state.o_sum + state.o  # while S is computed
     if state.needs_rescale:
         o_sum *= state.rescale
-    v.wait()
+    if not form.turns:
+        v.wait()
     o = wgmma(state.o, state.p, v.get(), scale_d=False)
+    pass_turn(form, turn)
     scores = wgmma_wait(scores, 1)  # S is complete; the one group still running is P V
     k.release_k()
     rows = next_kv_tile(form, state.rows)
@@ -391,7 +402,7 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
     SPLITS, O_IN_Q, DRAWN = problem.splits, FORM.stages_o_in_q, FORM.draws
     # Each consumer warpgroup is a role of its own, and its rows of Q and O are tiles of their own.
     consumers = {f"math{i}": Warpgroups(1) for i in range(plan.warpgroups)}
-    ROLES = Roles(**consumers, load=Warpgroups(1, registers=FORM.load_registers))
+    ROLES = Roles(**consumers, load=Warpgroups(1, registers=plan.load_registers))
     CONSUMERS = tuple(getattr(ROLES, name) for name in consumers)
     PRODUCER, CONSUMER = ROLES.load, CONSUMERS[0]
     sides: dict[str, Any] = {"producer": PRODUCER, "consumer": CONSUMERS}
@@ -448,6 +459,7 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
         tile: Any,
         stage: Any,
         warpgroup: Any,
+        turn: Any,
         consumers: Any,
         o_pipe: Any,
         out: Any,
@@ -469,7 +481,7 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
         state = first(FORM, my_q, k_consumer, rows, scales, kv.tiles > 1)
         for j in range(1, kv.tiles):
             more = j + 1 < kv.tiles
-            state = step(FORM, my_q, k_consumer, v_consumer, state, scales, more)
+            state = step(FORM, my_q, k_consumer, v_consumer, state, scales, more, turn)
         if not O_IN_Q:
             q_consumer.release()  # the last S is complete
         o, row_sum = finish(FORM, v_consumer, state, scales)
@@ -509,19 +521,21 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
         else:
             CONSUMER.set_registers()  # all consumer warpgroups have equal registers
             warpgroup = warpgroup_number()
+            turn = begin_turns(FORM, warpgroup)
             consumers = q_pipe.consumer(), k_pipe.consumer(), v_pipe.consumer()
             if DRAWN:
                 for tile, stage in tiles.received(consumers[0]):
                     compute_tile(
-                        *(tile, stage, warpgroup, consumers, o_pipe, out),
+                        *(tile, stage, warpgroup, turn, consumers, o_pipe, out),
                         *(queries, keys, heads, group, scale, options),
                     )
             else:
                 for tile in tiles.tiles():
                     compute_tile(
-                        *(tile, 0, warpgroup, consumers, o_pipe, out),
+                        *(tile, 0, warpgroup, turn, consumers, o_pipe, out),
                         *(queries, keys, heads, group, scale, options),
                     )
+            end_turns(FORM, warpgroup)
             if not SPLITS:
                 o_pipe.tail(read=True)
         q_pipe.close()  # K's and V's stages are all full and released

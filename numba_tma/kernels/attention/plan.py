@@ -140,6 +140,9 @@ class AttentionPlan:
     packed_heads
         Heads of Q that lie in one tile, query by query (pack-GQA): a power of 2 up to 64 that
         divides the heads that share K and V. They fill the tiles of short sequences.
+    turns
+        Whether consumer warpgroups take turns to start their products, so that one computes
+        exponentials while the products of another run, from the first K/V tiles on.
     """
 
     warpgroups: int = 2
@@ -150,6 +153,7 @@ class AttentionPlan:
     splits: int = 1
     q_stages: int = 1
     packed_heads: int = 1
+    turns: bool = False
 
     def __post_init__(self) -> None:
         check_fields(
@@ -162,6 +166,7 @@ class AttentionPlan:
             splits=whole(1, 1 << 16),
             q_stages=whole(1, 64),
             packed_heads=whole(1, ROWS),
+            turns=FLAG,
         )
 
     @property
@@ -179,6 +184,11 @@ class AttentionPlan:
         """Threads of a block: the consumer warpgroups and one producer warpgroup."""
         return (self.warpgroups + 1) * THREADS
 
+    @property
+    def load_registers(self) -> int:
+        """Registers of a producer thread: what consumers with 240 or 160 each leave."""
+        return 32 if self.warpgroups == 3 else 24
+
 
 def check_plan(
     function: str, problem: AttentionProblem, plan: AttentionPlan, group: int = 1
@@ -194,6 +204,11 @@ def check_plan(
         raise ValueError(
             f"{function}(plan={plan}): q_stages is 1 where O is staged in Q's memory, since there "
             "is no room beside Q, K and V: take fewer stages or a smaller block_k"
+        )
+    if plan.turns and plan.warpgroups == 1:
+        raise ValueError(
+            f"{function}(plan={plan}): turns is False with one warpgroup, which has nobody to take "
+            "turns with"
         )
     if heads > 1 and plan.splits > 1:
         raise ValueError(f"{function}(plan={plan}): splits is 1 where heads are packed")
@@ -270,6 +285,11 @@ class AttentionForm:
         return self.problem.softcap
 
     @property
+    def turns(self) -> bool:
+        """Whether consumer warpgroups take turns to start their products."""
+        return self.plan.turns
+
+    @property
     def draws(self) -> bool:
         """Whether blocks draw tiles of queries from a counter, whose numbers come with Q."""
         return self.problem.draws
@@ -288,11 +308,6 @@ class AttentionForm:
     def masks_end(self) -> bool:
         """Whether columns after the last key are masked; a causal mask covers them."""
         return not self.problem.causal
-
-    @property
-    def load_registers(self) -> int:
-        """Registers of a producer thread: what consumers with 240 or 160 each leave."""
-        return 32 if self.warpgroups == 3 else 24
 
     @property
     def spans(self) -> int:

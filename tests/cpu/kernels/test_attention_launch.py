@@ -31,7 +31,7 @@ def array(*shape, dtype=np.float16):
 @pytest.fixture
 def gpu(monkeypatch):
     """Note what is launched, with no GPU: a kernel is its problem and plan, a map its array."""
-    noted = SimpleNamespace(launches=[], combined=[], spaces=[])
+    noted = SimpleNamespace(launches=[], combined=[], spaces=[], counters=[])
 
     def launch(kernel, blocks, threads, stream, *arguments):
         *maps, queries, keys, heads, batch, group, scale, options = arguments
@@ -45,12 +45,17 @@ def gpu(monkeypatch):
             )
         )
 
+    def counter():
+        noted.counters.append(array(1, dtype=np.uint32))
+        return noted.counters[-1]
+
     def space(rows, columns):
         noted.spaces.append(array(rows, columns, dtype=np.float32))
         return noted.spaces[-1]
 
     for name, fake in {
         "launch": launch,
+        "queue_counter": counter,
         "sm_count": lambda: SMS,
         "has_tcgen05": lambda: False,
         "attention_kernel": lambda *form: form,
@@ -238,6 +243,8 @@ def test_a_kernel_has_the_arguments_of_its_problem(gpu, more, shape):
     flags = ("lse", "left", "right", "softcap", "splits")
     assert given & set(flags) == {name for name in flags if getattr(done.problem, name)}
     assert ({"starts_q", "starts_k"} <= given) == (shape == "packed")
+    assert ("counter" in given) == done.problem.draws == (shape == "packed" and "causal" in more)
+    assert [done.options.counter] * done.problem.draws == gpu.counters
     assert {"lse", "softcap"} & given == set(more) & {"lse", "softcap"}
 
 

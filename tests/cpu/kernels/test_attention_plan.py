@@ -280,6 +280,8 @@ def test_heads_that_share_keys_may_share_a_tile(heads):
         check_plan("f", problem, replace(plan, packed_heads=3), 6)
     with pytest.raises(ValueError, match="splits is 1 where heads are packed"):
         check_plan("f", problem, replace(plan, splits=2), 8)
+    with pytest.raises(ValueError, match="turns is False with one warpgroup"):
+        check_plan("f", problem, AttentionPlan(1, 64, turns=True))
     for what in ("left", "right", "packed", "q_scale", "k_scale", "v_scale"):
         with pytest.raises(ValueError, match="and 1 with a window, scales of heads or packed seq"):
             check_plan("f", replace(PROBLEMS["d128"], **{what: True}), plan, 8)

@@ -46,6 +46,9 @@ PLANS = {
     "3 parts of depth 256": (256, AttentionPlan(2, 80, splits=3)),
     "2 stages of queries": (128, AttentionPlan(2, 128, q_stages=2)),
     "2 stages of queries of depth 64": (64, AttentionPlan(3, 128, 3, votes=False, q_stages=2)),
+    "turns": (128, AttentionPlan(2, 128, q_stages=2, turns=True)),
+    "turns of three": (64, AttentionPlan(3, 128, 3, votes=False, turns=True)),
+    "turns, 3 parts of depth 256": (256, AttentionPlan(2, 80, splits=3, turns=True)),
 }
 PACKS = {  # 64, 128 or 192 rows of 2, 4 or 8 heads
     "64 x 2": (64, AttentionPlan(1, 128, packed_heads=2)),

@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels.attention import attention
+from numba_tma import ptx
+from numba_tma.kernels.attention import attention, turns
 from numba_tma.kernels.attention.launch import sides
 from numba_tma.kernels.attention.plan import AttentionPlan
 from tests.tiers import quick
@@ -137,6 +138,31 @@ def test_two_stages_of_queries(causal):
     """The queries of the next tile are loaded while these are multiplied."""
     plan = AttentionPlan(1, 64, q_stages=2, heads_together=2)
     check(*arrays(200, 130, heads=3), causal, plan, return_lse=True)
+
+
+@pytest.mark.parametrize("warpgroups", [2, 3])
+def test_warpgroups_take_turns(warpgroups, monkeypatch):
+    """One after the other in every step but the first; the first one meets the last arrival."""
+    taken, sync = [], turns.barrier_sync
+
+    def noted(barrier, threads):
+        sync(barrier, threads)
+        warpgroup, thread = divmod(int(ptx.tid_x()), 128)
+        if thread == 0:
+            assert threads == 256
+            taken.append((warpgroup, int(barrier) - turns.FIRST_TURN))
+
+    monkeypatch.setattr(turns, "barrier_sync", noted)
+    plan = AttentionPlan(warpgroups, 64, turns=True)
+    check(*arrays(60 * warpgroups, 150, heads=1), plan=plan)  # three steps
+    order = [*range(warpgroups)] * 2 + [0]
+    assert taken == [(i, i) for i in order]
+
+
+@pytest.mark.parametrize("causal", quick([True], [False, True]), ids=["full", "causal"])
+def test_turns_of_several_tiles(causal):
+    plan = AttentionPlan(2, 64, turns=True, q_stages=2, heads_together=2)
+    check(*arrays(300, 130, heads=2), causal, plan, return_lse=True)
 
 
 @pytest.mark.slow

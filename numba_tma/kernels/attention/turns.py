@@ -1,0 +1,61 @@
+"""Turns in which the consumer warpgroups of a block start their products.
+
+Warpgroups that start together stay in step for a while: all of them compute exponentials at the
+same time, while the tensor cores are idle. With turns, one starts the products of a step when the
+one before has started its own, so the products of one run beside the exponentials of another from
+the first K/V tiles on.
+
+Warpgroup i waits for its turn at named barrier ``FIRST_TURN + i``, where the one before arrives.
+The last one arrives before the first turn, and the first one waits after the last. All warpgroups
+of a block take equally many turns, one for each K/V tile but the first of each tile of queries.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from numba_tma.backend.interface import device_function, u32
+from numba_tma.host.warpgroup import THREADS
+from numba_tma.ptx import barrier_arrive, barrier_sync
+
+FIRST_TURN = 8  #: named barrier; roles and pipelines use those before
+
+
+class Turn(NamedTuple):
+    """The named barriers of a warpgroup's turns."""
+
+    mine: Any
+    following: Any  #: of the next warpgroup
+
+
+@device_function
+def begin_turns(form: Any, warpgroup: Any) -> Turn:
+    """Return the barriers of a warpgroup. The first one may begin."""
+    following = u32(warpgroup + 1)
+    if following == form.warpgroups:
+        following = u32(0)
+        if form.turns:
+            barrier_arrive(FIRST_TURN, 2 * THREADS)
+    return Turn(u32(FIRST_TURN + warpgroup), u32(FIRST_TURN + following))
+
+
+@device_function
+def take_turn(form: Any, turn: Any, v: Any) -> None:
+    """Wait for V, and then for the turn, which nobody keeps while V is being loaded."""
+    if form.turns:
+        v.wait()
+        barrier_sync(turn.mine, 2 * THREADS)
+
+
+@device_function
+def pass_turn(form: Any, turn: Any) -> None:
+    """Let the next warpgroup start its products, after those of this one."""
+    if form.turns:
+        barrier_arrive(turn.following, 2 * THREADS)
+
+
+@device_function
+def end_turns(form: Any, warpgroup: Any) -> None:
+    """Meet the arrival of the last turn."""
+    if form.turns and warpgroup == 0:
+        barrier_sync(FIRST_TURN, 2 * THREADS)
