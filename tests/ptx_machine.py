@@ -389,10 +389,14 @@ class _Thread:
             self.machine.poke(address + i * nbytes, low.to_bytes(nbytes, "little"))
 
     def _atomic(self, modifiers: list[str], target: str, place: str, given: str) -> None:
-        (name,) = (m for m in modifiers if m in ("add", "exch"))
+        (name,) = (m for m in modifiers if m in ("add", "exch", "inc"))
         address, nbytes = self._generic(self.read(place), modifiers), int(modifiers[-1][1:]) // 8
         before = int.from_bytes(self.machine.peek(address, nbytes), "little")
-        after = (self.read(given) + before * (name == "add")) % (1 << 8 * nbytes)
+        value = self.read(given)
+        if name == "inc":
+            after = before + 1 if before < value else 0
+        else:
+            after = (value + before * (name == "add")) % (1 << 8 * nbytes)
         self.machine.poke(address, after.to_bytes(nbytes, "little"))
         self.write(target, before)
 

@@ -415,6 +415,25 @@ def test_a_rule_and_its_repair(shape, column, options, message, fake_driver):
     assert fake_driver.calls == []
 
 
+@pytest.mark.parametrize(
+    ("shape", "limit"),
+    [((2, 99999, 16), 65535), ((2, 999, 8, 16), 255), ((2, 99, 8, 8, 16), 31)],
+)
+def test_the_last_filter_element_may_have_the_largest_offset(shape, limit, fake_driver):
+    others = len(shape) - 3
+
+    def make(offset):
+        padding = (0, offset // 2), *(0,) * others
+        tma.im2col_map(
+            Array(shape), (8, 8), filter=(2, *(1,) * others), padding=padding, dilation=offset
+        )
+
+    make(limit)
+    assert len(fake_driver.calls) == 1
+    with pytest.raises(ValueError, match=rf"has the offset .* = {limit + 1}; .* 0 to {limit}:"):
+        make(limit + 1)
+
+
 def test_the_address_and_the_order_of_axes_are_checked():
     with pytest.raises(ValueError, match="array address is 0x7f0000000008, 8 B past a multiple"):
         tma.im2col_map(Array(NHWC, address=ADDRESS + 8), (8, 8))

@@ -12,7 +12,7 @@ import numba_tma as tma
 from numba_tma.backend.numba_cuda import race_check
 from numba_tma.host import environment, races
 from numba_tma.host.debug import Site
-from numba_tma.host.race_judgement import races_of, without_repeats
+from numba_tma.host.race_judgement import clusters_of, races_of, without_repeats
 from numba_tma.host.races import EVENT, EVENT_WORDS, HEADER, Kind
 from numba_tma.tools.testing import find_tool, run_isolated
 from tests.tiers import every
@@ -231,6 +231,17 @@ def test_blocks_of_a_cluster():
     assert "by warp 1 of block (1, 0, 0)" in str(races.error_of_races([race], (), 0))
     remote = event(Kind.ARRIVE, 0, FULL, 1, rank=0, at=1, blocks=2)
     assert kinds(*pair, remote, ended=True) == ["MissingClusterSync"]
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_each_cluster_has_its_own_events_in_the_order_of_the_log(blocks):
+    slots = [5, 0, 2, 5, 3, 1, 0, 4]
+    rows = [event(Kind.READ, 0, 16 * i, rank=s, blocks=blocks) for i, s in enumerate(slots)]
+    clusters = range(-(-6 // blocks))
+    assert [part.tolist() for part in clusters_of(np.array(rows, EVENT))] == [
+        [i for i, s in enumerate(slots) if s // blocks == cluster] for cluster in clusters
+    ]
+    assert list(clusters_of(np.array([], EVENT))) == []
 
 
 def cluster_met(blocks):

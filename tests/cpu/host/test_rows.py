@@ -61,6 +61,17 @@ def test_a_launch_has_as_many_rows_as_its_kernel_can_number(monkeypatch):
     assert part_of(one, 4, 3) is one
 
 
+@pytest.mark.parametrize("columns", [8, 9])
+def test_a_launch_numbers_its_units_below_2_to_31(columns):
+    """Those of the threads of its last block, of up to 1024, among them."""
+    array = matrix((3 << 30, columns), 32, 0)
+    launches = list(pieces(array))
+    assert len(launches) == 2 * units_of(array)
+    assert [first for first, _ in launches] == [i * launches[0][1] for i in range(len(launches))]
+    assert sum(rows for _, rows in launches) == 3 << 30
+    assert all(rows * units_of(array) + 1024 <= 1 << 31 for _, rows in launches)
+
+
 def test_numbers_below_2_to_31_are_divided():
     rng = np.random.default_rng(0)
     largest = (1 << 31) - 1

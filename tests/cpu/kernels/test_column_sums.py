@@ -10,11 +10,13 @@ from numba_tma.host.arrays import Array as Read
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.rows import columns
 from numba_tma.kernels.rows.columns import kernel as kernels
-from numba_tma.kernels.rows.columns.plan import THREADS, has_few_rows, plan_for
+from numba_tma.kernels.rows.columns.plan import THREADS, ColumnSizes, has_few_rows, plan_for
 from numba_tma.kernels.rows.plan import UNALIGNED
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.cpu.kernels.test_matmul_host import Array
 from tests.kernels.shipped_kernels import COLUMN_SUMS
+from tests.ptx_machine import ARRAYS, Machine
+from tests.tiers import quick
 
 SMS = 132
 FORMS = ("aligned", "shifted", "view")  # from the second element on, and with a gap between rows
@@ -24,7 +26,7 @@ SPACES = {"sums": 1 << 50, "counters": 1 << 51}
 def matrix(rows, width, dtype=np.float16, form="aligned"):
     """Return a matrix as it was read, from memory that does not exist."""
     itemsize = np.dtype(dtype).itemsize
-    pitch, start = width + 3 * (form == "view"), int(form != "aligned")
+    pitch, start = width + 3 * (form == "view"), itemsize * (form != "aligned")
     strides = (pitch * itemsize, itemsize)
     return Read.read("f", "x", Array(1, (rows, width), dtype, strides=strides, start=start))
 
@@ -183,3 +185,33 @@ def test_two_blocks_are_on_an_sm_with_four_loads_a_thread(dtype, width):
     wide = [i for i in found if "v4" in i]
     assert len(wide) == 8  # four of the rows, and four of the workspace
     assert len(found) - len(wide) == (4 * 16 // as_dtype(dtype).itemsize if not width else 0)
+
+
+WHERE, WORK, COUNTERS, OUT = (ARRAYS + (i << 20) for i in range(1, 5))
+
+
+@pytest.mark.parametrize("form", quick(["view"], FORMS))
+def test_the_last_block_of_a_tile_adds_up_what_all_have(form):
+    """The compiled kernel, executed: no block adds anything that lies beside a row."""
+    rows, columns, itemsize = 19, 24, 2
+    x = matrix(rows, columns, form=form)
+    (pitch, _), start = x.strides, x.address % 256
+    width = 16 if form == "aligned" else UNALIGNED
+    sizes = ColumnSizes(
+        begin=WHERE + start, end=WHERE + start + x.span, rows=rows, columns=columns,
+        across=4, down=4, tile_columns=24, tiles=1, groups=2, packed=1,
+    )  # fmt: skip
+    assert sizes.down * sizes.groups * pitch % 16 == 0  # the rows of a part begin alike
+    values = np.random.default_rng(0).integers(-9, 9, (rows, columns)).astype(np.float16)
+    memory = np.full(start // itemsize + rows * pitch // itemsize + 8, np.nan, np.float16)
+    for row, elements in enumerate(values):
+        memory[(start + row * pitch) // itemsize :][:columns] = elements
+    kernel = kernels.column_sums_kernel(x.dtype, width, as_dtype("f32"))
+    given = WHERE + start, pitch, *sizes, WORK, COUNTERS, OUT
+    machine = Machine(compile_ptx(kernel, COLUMN_SUMS), *given, block=(THREADS, 1, 1))
+    machine.poke(WHERE, memory.tobytes())
+    for block in (1, 0):
+        machine.run_together(range(64), (block, 0, 0))  # the others have neither rows nor sums
+    found = np.frombuffer(machine.peek(OUT, 4 * columns), np.float32)
+    np.testing.assert_array_equal(found, values.astype(np.float32).sum(0))
+    assert not any(machine.peek(COUNTERS, 4))

@@ -292,6 +292,13 @@ def test_lines_that_are_split_take_longer():
     assert choose(split, SMS) == Config(128, 192, 2, group=14)
 
 
+def test_blocks_of_a_cluster_read_their_columns_once():
+    """L2, the limit of lines that are split, gives each block its rows of a, a cluster b once."""
+    problem = MatmulProblem(8192, 8192, 8200, split_lines=True)
+    alone, pair = (expected_cycles(problem, Config(128, 192, n, group=14), SMS) for n in (1, 2))
+    assert pair / alone == pytest.approx((2 * 128 + 192) / (2 * (128 + 192)), rel=0.01)
+
+
 def test_what_is_tuned():
     few, many = MatmulProblem(64, 512, 4096), MatmulProblem(65, 512, 4096)
     parts = [list(with_parts(CONFIGS, problem, SMS)) for problem in (few, many)]

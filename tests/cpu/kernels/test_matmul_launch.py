@@ -17,6 +17,7 @@ from numba_tma.kernels.matmul import (
 )
 from numba_tma.kernels.matmul import launch as module
 from numba_tma.kernels.matmul.arguments import MatmulExtents
+from numba_tma.kernels.matmul.stream_k_plan import StreamK
 from tests.cpu.kernels.test_matmul_host import Array, gpu  # noqa: F401 (a fixture)
 
 SMS = 132
@@ -125,6 +126,14 @@ def test_few_rows_that_lie_along_m_are_whole_swizzle_spans(gpu):  # noqa: F811
         a, b = Array(1, (96, n)).T, Array(2, (96, 200))
         plan, *_ = launched(gpu, a, b, Array(3, (n, 200)), config=SwappedConfig(64, n))
         assert (plan.a_major, plan.rows, plan.n) == ("MN", whole, whole)
+
+
+@pytest.mark.parametrize("k", [0, 1, 65])
+def test_stream_k_divides_whatever_has_a_stage(gpu, k):  # noqa: F811
+    arrays = Array(1, (300, k)), Array(2, (k, 96)), Array(3, (300, 96))
+    matmul(*arrays, config=StreamKConfig(64, 32))
+    arguments = gpu.launches[-1][-1]
+    assert sum(isinstance(given, StreamK) for given in arguments) == (k > 0)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,13 @@ def test_known_sizes():
     assert each.nbytes == each.storage_nbytes + 8 * 12
 
 
+def test_shared_memory_is_told_by_its_parts():
+    barriers = {"barriers": 32}
+    tiles = {"x: 4 stages x 4,096 B": 4 * 4096, "wide: 4 stages x 1,024 B": 4 * 1024}
+    assert BUFFER.shared_parts("") == tiles | barriers
+    assert BUFFER.shared_parts("barriers") == barriers
+
+
 @pytest.mark.parametrize("stages", [1, 2, 8])
 def test_by_default_all_but_one_stage_are_loaded_ahead(stages):
     assert CircularBuffer(stages, x=TILE) == CircularBuffer(stages, stages - 1, x=TILE)
@@ -195,8 +202,13 @@ def test_more_shared_memory_than_a_block_has():
     def kernel(x, wide, out, n):
         buffer.start()
 
-    text = refused(kernel)
-    assert "262,144 B (x: 8 stages x 32,768 B) + 64 B (barriers) = 262,208 B" in text
+    @cuda.jit
+    def with_barriers(x, wide, out, n):
+        buffer.start(barriers=tma.shared_barriers(8))
+
+    for each in (kernel, with_barriers):
+        text = refused(each)
+        assert "262,144 B (x: 8 stages x 32,768 B) + 64 B (barriers) = 262,208 B" in text
 
 
 FORMS = [

@@ -179,6 +179,29 @@ def test_a_stage_is_released_so_many_tiles_later(loop, in_flight):
     assert found == expected
 
 
+def test_the_end_of_a_scope_leaves_older_stages_held():
+    """Which `release` then releases in their order."""
+
+    @cuda.jit
+    @tma.scopes
+    def kernel(turns):
+        pipe = TILES.start()
+        if pipe.is_consumer():
+            works = pipe.consumer()
+            for _ in range(turns):
+                works.wait()
+                works.wait()
+                with works.wait():
+                    pass
+                works.release()
+                works.release()
+
+    first = 3 * TILE.nbytes
+    found = turns_of(kernel, (I64,), 2, full=first, empty=first + 24)
+    turn = [("wait", 0), ("wait", 1), ("wait", 2), ("release", 2), ("release", 0), ("release", 1)]
+    assert found == 2 * turn
+
+
 @pytest.mark.parametrize("memory", quick(["tensor"], ["shared", "tensor"]))
 def test_an_output_is_closed_with_the_release_of_what_is_held(memory):
     MATH = tma.Roles(epilogue=tma.Warps(4), mma=tma.Warps(1))
