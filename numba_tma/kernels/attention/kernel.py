@@ -59,7 +59,7 @@ block_k / 2 of S and block_k / 4 of P; for e4m3 twice as many of O, and block_k 
 65,536 registers, a consumer thread gets 240 with two warpgroups, 160 with three, and would get 112
 with four, where head dim 64 and block_k 128 need 128 for these fragments alone.
 
-Variants are functions that take the same place on this page, chosen in `attention_kernel`. 16-bit
+Variants are functions that take the same place, chosen in `tile_load` and `tile_computation`. 16-bit
 inputs have `first_16bit`, `step_16bit` and `finish_16bit`. The others:
 
 - Masks: `apply_mask` is causal, a window, or the end of the keys alone. A causal mask or a window
@@ -76,8 +76,8 @@ inputs have `first_16bit`, `step_16bit` and `finish_16bit`. The others:
 
 e4m3 can be combined with split-K/V. Packed sequences cannot be combined with either:
 `attention_varlen` takes 16-bit inputs, and `check_plan` refuses splits. `tiles.py` says which tiles
-there are and which keys they see. `softmax.py` has masks, exponentials and scales, and `store.py`
-the stores of O and lse.
+there are and which keys they see. `loads.py` has the producer's side, `softmax.py` masks,
+exponentials and scales, `turns.py` the turns of warpgroups, and `store.py` the stores of O and lse.
 """
 
 from __future__ import annotations
@@ -87,14 +87,15 @@ from typing import Any, NamedTuple
 
 from numba import cuda
 
-from numba_tma.backend.interface import device_function, i32, u32
+from numba_tma.backend.interface import device_function
 from numba_tma.device.arithmetic import larger
 from numba_tma.device.fragment_moves import packed_e4m3
 from numba_tma.device.mma import fragment, wgmma, wgmma_wait
 from numba_tma.device.mma import rows as per_row
 from numba_tma.device.shared import shared_tile
-from numba_tma.host.annotations import Integer, Kernel, Registers
+from numba_tma.host.annotations import DeviceFunction, Kernel, Registers
 from numba_tma.host.warpgroup import ROWS, THREADS
+from numba_tma.kernels.attention.loads import tile_load
 from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.softmax import (
     apply_mask,
@@ -114,8 +115,15 @@ from numba_tma.kernels.attention.store import (
     store_partial,
 )
 from numba_tma.kernels.attention.tiles import next_kv_tile, schedule_function, tile_functions
-from numba_tma.kernels.attention.turns import begin_turns, end_turns, pass_turn, take_turn
+from numba_tma.kernels.attention.turns import (
+    WarpgroupTurn,
+    begin_turns,
+    end_turns,
+    pass_turn,
+    take_turn,
+)
 from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups
+from numba_tma.pipeline.consumer import TileConsumer
 
 ALL_LANES = 0xFFFFFFFF
 
@@ -134,85 +142,8 @@ class RowState(NamedTuple):
     rows: Any  #: `WarpgroupRows`: the 64 rows, and the columns of the latest K/V tile they see
 
 
-# -------------------------------------------------------------------------------- producer
-#
-# `acquire` waits until a stage is empty. The stage's bytes are then announced on its full barrier:
-# for Q by `acquire` itself, for K and V by `get_k` and `get_tile`. The bytes of the copies complete
-# the full barrier, so nobody commits a stage. `commit_step` only advances to the next stage of K or
-# V. Q's `acquire` advances.
-
-
 @device_function
-def load_q(form: Any, producer: Any, number: Any, q: Any, tile: Any, sequence: Any) -> None:
-    """Load the queries of a tile, 64 rows for each consumer warpgroup, when Q's stage is empty.
-
-    The consumers learn the `number` of a tile that was drawn.
-    """
-    if form.draws:
-        stage = producer.acquire_for(number)
-    else:
-        stage = producer.acquire()
-    for i in range(form.warpgroups):
-        row = sequence.query + tile.query_block * form.tile_queries + i * form.warpgroup_queries
-        head = tile.head * form.packed_heads
-        q.load(stage.tile(i).q, (sequence.batch, row, head, 0), stage.barrier)
-
-
-@device_function
-def load_k(producer: Any, k: Any, sequence: Any, key: Integer, head: Integer) -> None:
-    """Load a K tile when its stage is empty."""
-    producer.acquire_k()
-    barrier, tile = producer.get_k()  # announces the bytes
-    k.load(tile, (sequence.batch, sequence.key + key, head, 0), barrier)
-    producer.commit_step()
-
-
-@device_function
-def load_v_16bit(
-    form: Any, producer: Any, v: Any, sequence: Any, key: Integer, head: Integer
-) -> Any:
-    """Load a V tile when its stage is empty. Return the first key of the next V tile.
-
-    `sequence.key` is 0, since packed sequences have `load_v_packed`.
-    """
-    producer.acquire()
-    barrier, tile = producer.get_tile()
-    v.load(tile, (sequence.batch, key, head, 0), barrier)
-    producer.commit_step()
-    return i32(key + form.block_k)
-
-
-@device_function
-def load_v_fp8(form: Any, producer: Any, v: Any, sequence: Any, key: Integer, head: Integer) -> Any:
-    """Do what `load_v_16bit` does with V', (head dim, keys), of e4m3 inputs (`transpose_v`)."""
-    producer.acquire()
-    barrier, tile = producer.get_tile()
-    v.load(tile, (sequence.batch, 0, head, key), barrier)
-    producer.commit_step()
-    return i32(key + form.block_k)
-
-
-@device_function
-def load_v_packed(
-    form: Any, producer: Any, v: Any, sequence: Any, key: Integer, head: Integer
-) -> Any:
-    """Load a V tile of a packed sequence through a ragged map, which has zeros after its end.
-
-    Otherwise a NaN of the next sequence would be multiplied with P = 0. K needs no ragged map: its
-    scores after the end are masked. Return what `load_v_16bit` returns.
-    """
-    producer.acquire()
-    barrier, tile = producer.get_tile()
-    sequence_v = v.sequence(sequence.key, sequence.keys)  # the ragged map of this sequence
-    for i in range(form.spans):
-        to = u32(tile.address + i * (form.block_k * form.span_nbytes))
-        sequence_v.load(to, (key, head, i * form.span), barrier)
-    producer.commit_step()
-    return i32(key + form.block_k)
-
-
-@device_function
-def wait_for_q(form: Any, consumer: Any, stage: Any) -> Any:
+def wait_for_q(form: AttentionForm, consumer: TileConsumer, stage: Any) -> Any:
     """Return the stage of Q: it came with the number of a tile that was drawn, or is awaited."""
     if form.draws:
         return stage
@@ -239,7 +170,7 @@ def first_16bit(form: Any, q: Any, k: Any, rows: Any, scales: Any, more: Any) ->
 
 @device_function
 def step_16bit(
-    form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: Any, turn: Any
+    form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: Any, turn: WarpgroupTurn
 ) -> Any:
     """Start S of this K tile and P V of the tile before; compute the softmax while P V runs."""
     o = state.o
@@ -303,7 +234,7 @@ def first_fp8(form: Any, q: Any, k: Any, rows: Any, scales: Any, more: Any) -> A
 
 @device_function
 def step_fp8(
-    form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: Any, turn: Any
+    form: Any, q: Any, k: Any, v: Any, state: Any, scales: Any, more: Any, turn: WarpgroupTurn
 ) -> Any:
     """Do what `step_16bit` does. P V of a tile is a fragment of its own, added to O in a step."""
     take_turn(form, turn, v)
@@ -391,6 +322,49 @@ def warpgroup_number() -> Any:
 
 
 @functools.cache
+def tile_computation(form: AttentionForm) -> DeviceFunction:
+    """Return what a consumer warpgroup does with a tile: it computes and stores its rows."""
+    problem, O_IN_Q, SPLITS = form.problem, form.stages_o_in_q, form.problem.splits
+    first, step, finish = first_16bit, step_16bit, finish_16bit
+    if problem.is_fp8:
+        first, step, finish = first_fp8, step_fp8, finish_fp8
+    store_output = store_packed if problem.packed else store_dense
+    store_lse = (lse_split if SPLITS else lse_dense) if problem.lse else no_lse
+    scales_of = scale_function(problem)
+    locate, kv_range, rows_of = tile_functions(form)
+
+    @device_function
+    def compute(  # type: ignore[no-untyped-def]
+        tile, stage, warpgroup, turn, consumers, o_pipe, out, queries, keys, heads, group, scale,
+        options,
+    ):  # fmt: skip
+        q_consumer, k_consumer, v_consumer = consumers
+        sequence = locate(tile, queries, keys, options)
+        kv = kv_range(tile, sequence, options)
+        rows = rows_of(tile, warpgroup, sequence, kv.first_key, queries, heads, options)
+        scales = scales_of(scale, sequence.batch, tile.head, heads, group, options)
+        my_rows = wait_for_q(form, q_consumer, stage).tile(warpgroup).q
+        my_q = my_rows.view(form.q_rows).matrix_descriptor()
+        state = first(form, my_q, k_consumer, rows, scales, kv.tiles > 1)
+        for j in range(1, kv.tiles):
+            more = j + 1 < kv.tiles
+            state = step(form, my_q, k_consumer, v_consumer, state, scales, more, turn)
+        if not O_IN_Q:
+            q_consumer.release()  # the last S is complete
+        o, row_sum = finish(form, v_consumer, state, scales)
+        if SPLITS:
+            store_partial(form, o, sequence, rows, options)
+        else:
+            store_output(form, o_pipe, out, o, tile.head, sequence, rows.row)
+        if O_IN_Q:
+            o_pipe.tail(read=True)  # TMA has read O, the next Q may come
+            q_consumer.release()
+        store_lse(form, state, row_sum, queries, heads, tile.head, sequence, options)
+
+    return compute
+
+
+@functools.cache
 def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
     """Return the kernel of a problem and a plan. Its blocks have ``plan.threads`` threads.
 
@@ -419,80 +393,10 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
         v_ring = (plan.stages, (1, problem.head_dim, 1), plan.block_k, problem.dtype)
         swizzle = problem.v_tile(plan.block_k).swizzle
         V = KVPipeline(*v_ring, holds="k", swizzle=swizzle, **sides)
-        load_v, first, step, finish = load_v_fp8, first_fp8, step_fp8, finish_fp8
     else:
         V = KVPipeline(*k_ring, holds="v", swizzle=problem.swizzle, **sides)
-        load_v = load_v_packed if problem.packed else load_v_16bit
-        first, step, finish = first_16bit, step_16bit, finish_16bit
-    store_output = store_packed if problem.packed else store_dense
-    store_lse = (lse_split if SPLITS else lse_dense) if problem.lse else no_lse
-    schedule, scales_of = schedule_function(FORM), scale_function(problem)
-    locate, kv_range, rows_of = tile_functions(FORM)
-
-    @device_function
-    def load_tile(
-        tile: Any,
-        number: Any,
-        maps: Any,
-        producers: Any,
-        queries: Integer,
-        keys: Integer,
-        group: Integer,
-        options: Any,
-    ) -> None:
-        """Load a tile of queries, and the K/V tiles that it sees. Executed by one thread."""
-        q, k, v = maps
-        q_producer, k_producer, v_producer = producers
-        kv_head, sequence = tile.head // group, locate(tile, queries, keys, options)
-        kv = kv_range(tile, sequence, options)
-        v_key = kv.first_key  # of the next V tile; the next K tile is one ahead
-        load_k(k_producer, k, sequence, v_key, kv_head)
-        # After K0: Q's stage is empty only when an earlier tile has been computed.
-        load_q(FORM, q_producer, number, q, tile, sequence)
-        for _ in range(1, kv.tiles):
-            load_k(k_producer, k, sequence, v_key + FORM.block_k, kv_head)
-            v_key = load_v(FORM, v_producer, v, sequence, v_key, kv_head)
-        load_v(FORM, v_producer, v, sequence, v_key, kv_head)
-
-    @device_function
-    def compute_tile(
-        tile: Any,
-        stage: Any,
-        warpgroup: Any,
-        turn: Any,
-        consumers: Any,
-        o_pipe: Any,
-        out: Any,
-        queries: Integer,
-        keys: Integer,
-        heads: Integer,
-        group: Integer,
-        scale: Any,
-        options: Any,
-    ) -> None:
-        """Compute and store the rows of a tile that this warpgroup has."""
-        q_consumer, k_consumer, v_consumer = consumers
-        sequence = locate(tile, queries, keys, options)
-        kv = kv_range(tile, sequence, options)
-        rows = rows_of(tile, warpgroup, sequence, kv.first_key, queries, heads, options)
-        scales = scales_of(scale, sequence.batch, tile.head, heads, group, options)
-        my_rows = wait_for_q(FORM, q_consumer, stage).tile(warpgroup).q
-        my_q = my_rows.view(FORM.q_rows).matrix_descriptor()
-        state = first(FORM, my_q, k_consumer, rows, scales, kv.tiles > 1)
-        for j in range(1, kv.tiles):
-            more = j + 1 < kv.tiles
-            state = step(FORM, my_q, k_consumer, v_consumer, state, scales, more, turn)
-        if not O_IN_Q:
-            q_consumer.release()  # the last S is complete
-        o, row_sum = finish(FORM, v_consumer, state, scales)
-        if SPLITS:
-            store_partial(FORM, o, sequence, rows, options)
-        else:
-            store_output(FORM, o_pipe, out, o, tile.head, sequence, rows.row)
-        if O_IN_Q:
-            o_pipe.tail(read=True)  # TMA has read O, the next Q may come
-            q_consumer.release()
-        store_lse(FORM, state, row_sum, queries, heads, tile.head, sequence, options)
+    schedule, load_tile = schedule_function(FORM), tile_load(FORM)
+    compute_tile = tile_computation(FORM)
 
     def attention_forward(  # type: ignore[no-untyped-def]
         q, k, v, out, queries, keys, heads, batch, group, scale, options

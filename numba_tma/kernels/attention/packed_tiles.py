@@ -21,6 +21,7 @@ from numba_tma.backend.interface import device_class, i32, u32
 from numba_tma.backend.primitives import quotient
 from numba_tma.device.scheduler import grouped
 from numba_tma.device.tile_indices import Iteration
+from numba_tma.host.annotations import Integer
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.producer import NO_TILE, TileProducer
 from numba_tma.pipeline.stages import ConsumerStage
@@ -50,12 +51,12 @@ class PackedSchedule:
     heads: u32
     sequences: u32
 
-    def num_blocks(self, sequence: Any) -> int:
+    def num_blocks(self, sequence: Integer) -> int:
         """Return the number of tiles of one head of a sequence."""
         queries = self.starts_q[sequence + 1] - self.starts_q[sequence]
         return quotient(u32(queries + self.block_q - 1), u32(self.block_q))[0]
 
-    def tile(self, sequence: Any, inner: Any) -> PackedTile:
+    def tile(self, sequence: Integer, inner: int) -> PackedTile:
         """Return the tile of a sequence whose number within it is `inner`."""
         blocks = self.num_blocks(sequence)
         query, key = i32(self.starts_q[sequence]), i32(self.starts_k[sequence])

@@ -15,13 +15,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from numba_tma.backend.interface import device_function, u32
+from numba_tma.host.annotations import Integer
 from numba_tma.host.warpgroup import THREADS
+from numba_tma.kernels.attention.plan import AttentionForm
 from numba_tma.ptx import barrier_arrive, barrier_sync
 
 FIRST_TURN = 8  #: named barrier; roles and pipelines use those before
 
 
-class Turn(NamedTuple):
+class WarpgroupTurn(NamedTuple):
     """The named barriers of a warpgroup's turns."""
 
     mine: Any
@@ -29,18 +31,18 @@ class Turn(NamedTuple):
 
 
 @device_function
-def begin_turns(form: Any, warpgroup: Any) -> Turn:
+def begin_turns(form: AttentionForm, warpgroup: Integer) -> WarpgroupTurn:
     """Return the barriers of a warpgroup. The first one may begin."""
     following = u32(warpgroup + 1)
     if following == form.warpgroups:
         following = u32(0)
         if form.turns:
             barrier_arrive(FIRST_TURN, 2 * THREADS)
-    return Turn(u32(FIRST_TURN + warpgroup), u32(FIRST_TURN + following))
+    return WarpgroupTurn(u32(FIRST_TURN + warpgroup), u32(FIRST_TURN + following))
 
 
 @device_function
-def take_turn(form: Any, turn: Any, v: Any) -> None:
+def take_turn(form: AttentionForm, turn: WarpgroupTurn, v: Any) -> None:
     """Wait for V, and then for the turn, which nobody keeps while V is being loaded."""
     if form.turns:
         v.wait()
@@ -48,14 +50,14 @@ def take_turn(form: Any, turn: Any, v: Any) -> None:
 
 
 @device_function
-def pass_turn(form: Any, turn: Any) -> None:
+def pass_turn(form: AttentionForm, turn: WarpgroupTurn) -> None:
     """Let the next warpgroup start its products, after those of this one."""
     if form.turns:
         barrier_arrive(turn.following, 2 * THREADS)
 
 
 @device_function
-def end_turns(form: Any, warpgroup: Any) -> None:
+def end_turns(form: AttentionForm, warpgroup: Integer) -> None:
     """Meet the arrival of the last turn."""
     if form.turns and warpgroup == 0:
         barrier_sync(FIRST_TURN, 2 * THREADS)
