@@ -42,7 +42,7 @@ has arrived once, four for each warpgroup::
          its softmax, before it waits for O                             (first_scores, step)
     V    in step and finish, right before   in load_v                   in release, when P V is
          they start P V                                                 complete (step, finish)
-    Q    in attention_forward, before       in load_q                   in release, between the last
+    Q    in tile_computation, before        in load_q                   in release, between the last
          first                                                          step and finish; where O is
                                                                         staged in Q's memory, when
                                                                         TMA has read O
@@ -59,8 +59,8 @@ block_k / 2 of S and block_k / 4 of P; for e4m3 twice as many of O, and block_k 
 65,536 registers, a consumer thread gets 240 with two warpgroups, 160 with three, and would get 112
 with four, where head dim 64 and block_k 128 need 128 for these fragments alone.
 
-Variants are functions that take the same place, chosen in `tile_load` and `tile_computation`. 16-bit
-inputs have `first_16bit`, `step_16bit` and `finish_16bit`. The others:
+Variants are functions that take the same place, chosen in `tile_load` and `tile_computation`.
+16-bit inputs have `first_16bit`, `step_16bit` and `finish_16bit`. The others:
 
 - Masks: `apply_mask` is causal, a window, or the end of the keys alone. A causal mask or a window
   also shortens the range of K/V tiles of a tile, and causal tiles are scheduled longest first
