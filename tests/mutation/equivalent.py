@@ -43,6 +43,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/device/combine.py",
         "value += ptx.shfl_sync_bfly_f32(value, 3)",
     ): "With the exchange of neighbours that follows, each lane has the sum of the same four.",
+    (
+        "numba_tma/backend/lowering/units.py",
+        "if nbytes <= 8:  # and no larger part has it",
+    ): "A unit that is stored in parts is not whole, so that 16 bytes of it are never there.",
     ("numba_tma/host/kernel_store.py", "return 1"): (
         "A kernel's file has more than one byte, so that a limit of one keeps none either."
     ),

@@ -102,11 +102,6 @@ class Description:
     properties: dict[str, Any] = dataclasses.field(default_factory=dict)
     #: The body of ``__getattr__``, compiled with the attribute's name as a constant.
     by_name: Any = None
-    #: Attributes that an object's type defines: `resolve(typ, name)` returns the attribute's type.
-    resolve: Callable[[ObjectType, str], types.Type | None] = lambda typ, name: None
-    lower: Callable[..., Any] | None = None
-    #: Raises a TypingError for an invalid type; called when an instance is typed.
-    check: Callable[[ObjectType], None] = lambda typ: None
     #: The type that an iterator yields; None for other classes.
     yields: Callable[[ObjectType], types.Type] | None = None
 

@@ -130,7 +130,6 @@ def _register_constructor(cls: type, description: Description) -> None:
                 given = types.unliteral(bound[name]) if name in bound else declared
                 fields.append(declared if declared is not None else given)
             result = description.type_class(cls, static, tuple(fields), description.mutable)
-            description.check(result)
             if hasattr(cls, "__post_init__"):
                 try:
                     cls.__post_init__(known(result))
@@ -252,9 +251,6 @@ class _ObjectAttributes(AttributeTemplate):
             return typ.field_types[list(description.fields).index(attr)]
         if attr in description.properties:
             return description.properties[attr].signature(self.context, (typ,), {}).return_type
-        resolved = description.resolve(typ, attr)
-        if resolved is not None:
-            return resolved
         try:
             return _constant(typ, _static_attribute(typ, attr))
         except AttributeError:
@@ -298,8 +294,6 @@ def _get_attribute(context: Any, builder: Any, typ: ObjectType, value: Any, attr
         body = description.properties[attr]
         sig = body.signature(context.typing_context, (typ,), {})
         return body.call(context, builder, sig, [value])
-    if description.lower is not None and description.resolve(typ, attr) is not None:
-        return description.lower(context, builder, typ, value, attr)
     try:
         static = _static_attribute(typ, attr)
     except AttributeError:

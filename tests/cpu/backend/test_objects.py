@@ -2,6 +2,7 @@
 
 import gc
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -296,6 +297,17 @@ def test_a_copy_goes_to_shared_memory():
     assert sentence in refused(to_an_argument, *kinds)
     assert sentence in refused(to_a_named_argument, MAP, types.float32[:, :, ::1])
     compile_ptx(cuda.jit(to_shared_memory), kinds, cc=(9, 0, "a"))
+
+
+def test_the_first_kernel_of_a_thread_is_no_device_function():
+    """In a device function a copy's tile may be anywhere; in a kernel it is no argument."""
+
+    def to_an_argument(x, y):
+        x.load(y, (0, 0), tma.shared_barrier())
+
+    with ThreadPoolExecutor(1) as thread:
+        text = thread.submit(refused, to_an_argument, MAP, types.float32[:, ::1]).result()
+    assert re.sub(r"\s+", " ", not_in_shared_memory("the array y")) in text
 
 
 def test_each_call_that_allocates_has_memory_of_its_own():

@@ -213,6 +213,20 @@ def test_constraints_keep_errors_and_warnings():
     assert kept._warnings == {("file", 0, errors.NumbaWarning): {"look"}}
 
 
+def test_an_error_is_coloured_once(monkeypatch):
+    """What a constraint raises has its colour, and keeps it when the place is added."""
+
+    def refuse(inferer):
+        raise errors.TypingError("refused")
+
+    colours = SimpleNamespace(errmsg="<{}>".format)
+    monkeypatch.setattr(errors, "termcolor", lambda: colours)
+    network, kept = ConstraintNetwork(), errors.WarningsFixer(errors.NumbaWarning)
+    network.append(mock.Mock(side_effect=refuse, loc=mock.Mock(strformat=lambda: "line 1")))
+    (found,) = network.propagate(SimpleNamespace(warnings=kept))
+    assert str(found) == "<refused>\nline 1\n"
+
+
 @pytest.mark.parametrize("text", ["call float @__nv_sqrtf(float %x)", "ret void"])
 @pytest.mark.parametrize("fastmath", [False, True])
 def test_libdevice_is_added_where_it_is_called(monkeypatch, text, fastmath):

@@ -166,6 +166,15 @@ def test_what_is_said_of_strides_holds_for_the_addresses_of_elements(rank):
         assert (other.shape, other.strides, str(other.dtype)) == (shape, strides, "i32")
 
 
+@pytest.mark.parametrize("strides", [(1,), (-1,), (2,)])
+def test_an_array_of_two_bytes_shares_memory_with_each_of_them(strides):
+    pair = read((2,), np.uint8, strides)
+    held = {0, *strides}
+    for place in range(-3, 4):
+        byte = read((1,), np.uint8, address=ADDRESS + place)
+        assert pair.shares_memory(byte) == byte.shares_memory(pair) == (place in held)
+
+
 def test_other_libraries_take_it():
     array = read((4, 8), strides=(64, 4), meaning="tf32")
     assert array.__cuda_array_interface__ == {

@@ -495,6 +495,7 @@ def test_a_wide_map_is_encoded_where_the_gpu_has_it(mode, fake_driver):
         f"CU_TENSOR_MAP_IM2COL_WIDE_MODE_{mode.upper()}",
     ]
     assert x.mode == f"im2col_{mode}"
+    assert x.pixel_box == PixelBox((0, -3), (0, 200), (1, 2))  # along H, the image as it is
 
 
 @pytest.mark.parametrize(

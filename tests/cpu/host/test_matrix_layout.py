@@ -227,9 +227,12 @@ def test_what_is_no_descriptor():
 
 
 def test_a_read_past_memory_is_refused():
-    layout = Operand(64, 64, "bf16").layout()
-    with pytest.raises(ValueError, match="reads 64 rows up to address 0x1f"):
-        reference_matrix(np.zeros(4096, np.uint8), layout.descriptor(0), 64, "bf16")
+    descriptor = Operand(64, 64, "bf16").layout().descriptor(0)
+    end = int(matrix_addresses(descriptor, 64, 2).max()) + 2
+    reference_matrix(np.zeros(end, np.uint8), descriptor, 64, "bf16")
+    for nbytes in (end - 1, end - 2, 4096):
+        with pytest.raises(ValueError, match="reads 64 rows up to address 0x1f"):
+            reference_matrix(np.zeros(nbytes, np.uint8), descriptor, 64, "bf16")
 
 
 # ------------------------------------------------------------------------------- docs

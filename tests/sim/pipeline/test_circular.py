@@ -282,6 +282,30 @@ def test_a_role_does_it_while_another_does_something_else():
         np.testing.assert_array_equal(out, x)
 
 
+@pytest.mark.parametrize("war", ["sync", "mbarrier"])
+def test_a_role_meets_while_the_block_waits_in_a_buffer(war):
+    """The block meets at a barrier that no role has."""
+    roles = tma.Roles(first=tma.Warps(1), second=tma.Warps(1), third=tma.Warps(1))
+    buffer = tma.CircularBuffer(2, war=war, x=TILE)
+    for early in roles.roles:
+
+        @cuda.jit
+        def kernel(x, out, early=early):
+            ring = buffer.start()
+            for tile, stage in ring.tiles(0, 3):
+                for ahead, slot in ring.loads():
+                    x.load(slot.x, (ahead * ROWS, 0), slot.barrier)
+                out[tile, ring.thread()] = stage.wait().x[0, ring.thread() % COLUMNS]
+                if early.is_member():
+                    early.sync()
+                ring.sync()
+            ring.close()
+
+        x, out = array(3), np.zeros((3, roles.threads), np.float32)
+        kernel[1, roles.threads](tma.tensor_map(x, TILE), out)
+        np.testing.assert_array_equal(out, np.tile(x[::ROWS], roles.threads // COLUMNS))
+
+
 # ---------------------------------------------------------------------------- in flight
 
 

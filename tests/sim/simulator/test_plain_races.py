@@ -61,6 +61,18 @@ def test_two_accesses_race_unless_one_knows_of_the_other(seed):
         return
 
 
+def test_a_plain_read_is_remembered_when_an_atomic_one_follows_it():
+    """An atomic write may meet the later of the two reads, and not the earlier one."""
+    clocks = Clocks(3)
+    threads = [Thread(row, None) for row in range(3)]
+    races = Races(SharedMemory(), clocks, threads.__getitem__)
+    races.read(0, BASE, BASE + 4, atomic=False)
+    clocks.learn(1, clocks.publish(0))
+    races.read(1, BASE, BASE + 4, atomic=True)
+    with pytest.raises(DataRace, match="and read by thread 0 at"):
+        races.write(2, BASE, BASE + 4, atomic=True)
+
+
 IMAGE = np.arange(32).astype(np.uint8)
 
 
