@@ -197,6 +197,9 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
         "if rows.end <= form.block_k:",
         "if rows.start >= 1 - LANES:",
     ],
+    ("attention/tcgen05_softmax.py", "The sum of a row without keys is 0: lse is -inf anyway."): [
+        "lse = log_of_sum(state.row_sum, shift_of(scale, state.row_max))",
+    ],
     ("attention/tcgen05_kernel.py", "Any one thread may do it."): ["if cuda.threadIdx.x == 1:"],
     ("attention/transpose_v/kernel.py", "Any one thread may do it."): ["if thread == 1:"],
     ("attention/transpose_v/kernel.py", "Each diagonal of both kinds has every bank once."): [
@@ -222,6 +225,9 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("matmul/epilogue.py", "The element is its tile's origin, and its last."): [
         "element: Any = OutputElement(np.int32(1), np.int32(0), here, old, added)",
         "element: Any = OutputElement(np.int32(0), np.int32(1), here, old, added)",
+    ],
+    ("matmul/epilogue.py", "A kernel calls both kinds alike; nothing launches this function."): [
+        "return cuda.jit(device=False)(lambda value, element, terms: value)",
     ],
     ("pointwise/inputs.py", "A kernel calls both kinds alike; nothing launches these functions."): [
         "return cuda.jit(device=False, forceinline=True)(function)",

@@ -75,6 +75,10 @@ def of_rows(n):
     TMEM.start().tile(n, 128)
 
 
+def at_column(column):
+    TMEM.start().tile(128, 64, "f32", column)
+
+
 def half_the_lanes(out):
     out[0] = TMEM.start().tile(64, 128).load(0, 1)[0]
 
@@ -109,6 +113,7 @@ ERRORS = [
     (shared, (), "share columns 128 to 255 of TensorMemory.512."),
     (shared_with_stages, (), r"tile\(128, 32, f32\) .* the stages .* share columns 100 to 127"),
     (of_rows, (types.int64,), "tile: m is int64; it is an integer that is known at compile time"),
+    (at_column, (types.float64,), r"tile\(128, 64, f32\): column takes an integer, not float64"),
     (half_the_lanes, (ROW,), r"tile.load: tile\(64, 128, f32\) has 64 rows, .* 16 of every 32"),
     (three_columns, (ROW,), "tile.load moves 1, 2, 4, .* 128 columns at once, not 3"),
     (odd_column, (ROW,), "column is 1; a cell has 2 elements of bf16: use a multiple of 2"),

@@ -151,8 +151,12 @@ def test_impossible_tiles(arguments, text):
 def test_tile_of_an_unknown_type():
     with pytest.raises(TypeError, match="complex64"):
         Tile((4,), np.complex64)
-    with pytest.raises(TypeError):
-        Tile((4.0,), "f32")
+
+
+@pytest.mark.parametrize("shape", [4.0, (4.0,), True, (4, True), (np.True_, 4), "4", None])
+def test_an_extent_is_an_integer_and_no_bool(shape):
+    with pytest.raises(TypeError, match="shape is an integer, or a tuple of one for each axis"):
+        Tile(shape, "f32")
 
 
 def test_a_tile_may_be_larger_than_a_box():

@@ -1,6 +1,7 @@
 """Gradients of attention: machine code without spills, operations counted, wrong arguments."""
 
 import functools
+import itertools
 import re
 from collections import Counter
 
@@ -48,6 +49,18 @@ def test_registers_hold_everything(name, deterministic):
     assert any("atom.global.cas" in line or "atom.cas" in line for line in instructions(ptx)) == (
         deterministic
     )
+
+
+@by_problem
+def test_the_pipelines_of_a_block_start_with_one_synchronisation(name):
+    start = list(
+        itertools.takewhile(
+            lambda line: not line.startswith("setmaxnreg"), instructions(compiled(name))
+        )
+    )
+    stages = 1 + PLANS[PROBLEMS[name].head_dim].stages  # of K and V, and of queries
+    assert sum(line.startswith("mbarrier.init") for line in start) == 2 * stages
+    assert sum(line.startswith("bar.sync") for line in start) == 1
 
 
 @pytest.mark.parametrize("name", ["d64", "d128"])

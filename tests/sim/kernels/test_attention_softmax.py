@@ -123,3 +123,18 @@ def test_the_scores_of_a_tile_begin_anew(monkeypatch, function, others):
     with pytest.raises(Stop):
         getattr(kernel, function)(form, *(MagicMock() for _ in range(others)))
     assert products == [("zeros of 96 columns", False)]
+
+
+@pytest.mark.parametrize("votes", [False, True])
+@pytest.mark.parametrize("function", ["first_16bit", "first_fp8"])
+def test_the_step_after_the_first_tile_rescales_only_if_every_step_does(
+    monkeypatch, function, votes
+):
+    """O is still 0: with votes the warp's answer is known, and without them it never changes."""
+    for name in ("first_scores", "packed_e4m3", "fragment", "per_row"):
+        monkeypatch.setattr(kernel, name, MagicMock())
+    form = SimpleNamespace(votes=votes, head_dim=64, dtype=None)
+    state = getattr(kernel, function)(form, *(MagicMock() for _ in range(5)))
+    assert state.needs_rescale is (not votes)
+    if not votes:
+        assert kernel.vote_on_rescale(form, state, None) is state.needs_rescale

@@ -371,17 +371,23 @@ def test_inval_while_another_thread_waits():
         kernel[1, 2]()
 
 
-def test_a_waiter_that_is_lapped_is_explained():
-    """Two phases go by before a thread looks: the parity it waits for is wrong again."""
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_waiter_that_is_lapped_is_explained(first):
+    """Two phases go by before a thread looks: the parity it waits for is wrong again.
+
+    `first` phases are over before.
+    """
 
     @cuda.jit
     def kernel():
         barrier = sim.allocate_shared("barrier", 8, 8)
         if sim.lane_id() == 0:
             sim.mbarrier_init(barrier, 1)
+            for _ in range(first):
+                sim.mbarrier_arrive(barrier)
         cuda.syncthreads()
         if sim.lane_id() == 1:
-            while not sim.mbarrier_try_wait_parity(barrier, 0):
+            while not sim.mbarrier_try_wait_parity(barrier, first):
                 pass
         else:
             for _ in range(100):
@@ -397,4 +403,5 @@ def test_a_waiter_that_is_lapped_is_explained():
         except sim.Deadlock as error:
             texts.append(str(error))
     assert 0 < len(texts) < 20
-    assert any("since phase 0, but 2 phases went by before it looked again" in t for t in texts)
+    lapped = f"since phase {first}, but 2 phases went by before it looked again"
+    assert any(lapped in text for text in texts)

@@ -428,6 +428,27 @@ def test_a_lock_of_atomics_is_fair_enough():
         assert total[0] == 20
 
 
+def test_a_spin_on_an_atomic_operation_lets_other_threads_run():
+    """Whichever thread begins: the flag's waiters may be first."""
+    most = 10_000
+
+    @cuda.jit
+    def kernel(flag, tries):
+        i = cuda.threadIdx.x
+        if i == 0:
+            cuda.atomic.exch(flag, 0, 1)
+        while cuda.atomic.cas(flag, 0, 1, 1) == 0 and tries[i] < most:
+            tries[i] += 1
+
+    largest = []
+    for seed in range(5):
+        sim.seed(seed)
+        tries = np.zeros(4, np.int32)
+        kernel[1, 4](np.zeros(1, np.int32), tries)
+        largest.append(tries.max())
+    assert 0 < max(largest) < most
+
+
 def test_threads_that_return_early_do_not_hold_up_the_rest():
     @cuda.jit
     def kernel(done):

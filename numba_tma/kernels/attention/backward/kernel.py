@@ -383,9 +383,7 @@ def pass_turn(sums: Registers, turns: Any, part: Any) -> None:
 
 
 @functools.cache
-def backward_kernel(
-    problem: AttentionProblem, plan: BackwardPlan, deterministic: bool = False
-) -> Any:
+def backward_kernel(problem: AttentionProblem, plan: BackwardPlan, deterministic: bool) -> Any:
     """Return the kernel of a problem and a plan. Its blocks have ``plan.threads`` threads.
 
     Its arguments: the tensor maps of Q, K, V, dO, lse, delta, the sums of dQ, dK and dV; the
