@@ -165,7 +165,7 @@ DEFAULTS = {
     UnalignedConfig: ("a", 32, 1, 128, 4),
     Tcgen05Config: (256, 16, 8, 2, 1, "launch_control"),
     MmaConfig: (128, 128, 2, 64, 16, 8, 128, 1),
-    AttentionPlan: (2, 128, 2, 1, True, 1, 1, 1),
+    AttentionPlan: (2, 128, 2, 1, True, 1, 1, 1, False),
     Tcgen05AttentionPlan: (128, 6, 1, 8),
     BackwardPlan: (2, 1, 1, 1),
     RowPlan: (1, 1, False, 0, False, 0, "allocate"),

@@ -143,6 +143,23 @@ def test_a_write_of_the_same_value_replaces_those_it_covers():
         launch(body, 64, False)
 
 
+@seeds(12, 60)
+def test_a_plain_write_and_the_atomic_additions_of_other_warps(seeds):
+    """In every order, also where the writer's own addition comes between the two."""
+
+    def body():
+        total = cuda.shared.array(1, np.int32)
+        if cuda.threadIdx.x == 0:
+            total[0] = 0
+        if cuda.threadIdx.x % 32 == 0:
+            cuda.atomic.add(total, 0, 5)
+
+    for seed in seeds:
+        sim.seed(seed)
+        with pytest.raises(sim.DataRace, match="total|shared"):
+            launch(body)
+
+
 def test_atomic_operations_meet_each_other_but_no_plain_access():
     def body(out, synced):
         total = cuda.shared.array(1, np.int32)
