@@ -76,9 +76,9 @@ class Races:
         self._memory = memory
         self._clocks = clocks
         self._thread_of = thread_of
-        #: By number of a granule: its cells, by their first byte, the one after the last, and
-        #: whether the accesses are atomic. An atomic access stands for no plain one.
-        self._granules: dict[int, dict[tuple[int, int, bool], Cell]] = {}
+        #: By number of a granule: its cells, by their first byte and the one after the last, and
+        #: those of atomic accesses by one more, since an atomic access stands for no plain one.
+        self._granules: dict[int, dict[tuple[int, ...], Cell]] = {}
 
     def read(self, row: int, start: int, stop: int, *, atomic: bool) -> None:
         """Check and record a read of a thread."""
@@ -87,11 +87,11 @@ class Races:
         for granule in range(start // GRANULE, (stop - 1) // GRANULE + 1):
             cells = self._granules.setdefault(granule, {})
             span = max(start, granule * GRANULE), min(stop, (granule + 1) * GRANULE)
-            for (first, last, _), cell in cells.items():
-                if first < span[1] and span[0] < last:
+            for key, cell in cells.items():
+                if key[0] < span[1] and span[0] < key[1]:
                     self._check_writer(row, known, cell, span, access, "read")
-            key = *span, atomic
-            cell = cells.get(key) or cells.setdefault(key, Cell())
+            mine = (*span, 1) if atomic else span
+            cell = cells.get(mine) or cells.setdefault(mine, Cell())
             readers = cell.readers
             if len(readers) > cell.few and row not in readers:
                 # What this read follows, it stands for. The next look is at twice as many.
@@ -132,16 +132,16 @@ class Races:
         if cells is None:
             cells = self._granules[granule] = {}
         for key, cell in list(cells.items()):
-            first, last, atomic = key
-            if first < span[1] and span[0] < last:
+            if key[0] < span[1] and span[0] < key[1]:
                 if cell.writer != row and cell.written is not None:
                     data = self._memory.data[span[0] : span[1]]
                     if new is None or data.tobytes() != new.tobytes():
                         self._check_writer(row, known, cell, span, access, "written")
                 self._check_readers(row, known, cell, span, access)
-                if span[0] <= first and last <= span[1] and (atomic or not access.atomic):
-                    del cells[key]  # ordered before this write, so before what follows
-        cell = cells[*span, access.atomic] = Cell()
+                if span[0] <= key[0] and key[1] <= span[1]:
+                    if len(key) > 2 or not access.atomic:
+                        del cells[key]  # ordered before this write, so before what follows
+        cell = cells[(*span, 1) if access.atomic else span] = Cell()
         cell.writer, cell.written = row, access
 
     def filled(self, first: int, last: int) -> None:

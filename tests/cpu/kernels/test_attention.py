@@ -244,9 +244,8 @@ MISTAKES = {
     "a plan of e4m3": (
         {"plan": AttentionPlan(3, 112)} | {name: array(dtype=E4M3) for name in "qkv"},
         "attention(plan=AttentionPlan(warpgroups=3, block_k=112, stages=2, heads_together=1, "
-        "votes=True, splits=1, "
-        "q_stages=1, packed_heads=1)): block_k is a multiple of 32 up to 256, since a product "
-        "with e4m3 takes 32 keys",
+        "votes=True, splits=1, q_stages=1, packed_heads=1, turns=False)): block_k is a multiple "
+        "of 32 up to 256, since a product with e4m3 takes 32 keys",
     ),
     "no scale": ({"scale": float("nan")}, "attention(scale=nan): scale is a positive number"),
 }

@@ -107,7 +107,7 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize(
-    ("function", "others"), [("first_scores", 4), ("step_16bit", 6), ("step_fp8", 6)]
+    ("function", "others"), [("first_scores", 4), ("step_16bit", 7), ("step_fp8", 7)]
 )
 def test_the_scores_of_a_tile_begin_anew(monkeypatch, function, others):
     """Their product overwrites its registers, which no instruction has to clear before."""
@@ -119,7 +119,7 @@ def test_the_scores_of_a_tile_begin_anew(monkeypatch, function, others):
     products = []
     monkeypatch.setattr(kernel, "fragment", lambda n: f"zeros of {n} columns")
     monkeypatch.setattr(kernel, "wgmma", wgmma)
-    form = SimpleNamespace(block_k=96, head_dim=64)
+    form = SimpleNamespace(block_k=96, head_dim=64, turns=False)
     with pytest.raises(Stop):
         getattr(kernel, function)(form, *(MagicMock() for _ in range(others)))
     assert products == [("zeros of 96 columns", False)]
