@@ -47,6 +47,7 @@ PROBLEMS |= {
         ("d128", "packed", "lse"),
         ("d128 causal", "packed"),
         ("d256", "left", "right", "packed"),
+        ("d256 causal", "packed"),
         ("d128 causal", "left"),
         ("d64", "splits", "lse"),
         ("d96 causal", "splits", "lse"),

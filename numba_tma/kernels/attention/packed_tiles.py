@@ -25,7 +25,7 @@ from numba_tma.host.annotations import Integer
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.producer import NO_TILE, TileProducer
 from numba_tma.pipeline.stages import ConsumerStage
-from numba_tma.ptx import atom_add_u32, ctaid_x, nctaid_x
+from numba_tma.ptx import atom_add_u32, atom_exch_b32, ctaid_x, nctaid_x
 
 
 class PackedTile(NamedTuple):
@@ -137,7 +137,7 @@ class DrawnTiles(Iteration):
         if self._walk():
             return True
         if self.number == u32(self.first + nctaid_x() - 1):  # every block has drawn its last number
-            self.counter[0] = 0
+            atom_exch_b32(self.counter, 0)
         self.producer.publish_end()
         return False
 

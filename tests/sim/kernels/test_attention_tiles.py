@@ -134,7 +134,11 @@ def test_blocks_draw_each_tile_once_and_leave_the_counter_at_0(monkeypatch, cach
         old, word[0] = word[0], word[0] + value
         return np.uint32(old)
 
+    def reset(word, value):
+        word[0] = value
+
     monkeypatch.setattr(packed_tiles, "atom_add_u32", draw)
+    monkeypatch.setattr(packed_tiles, "atom_exch_b32", reset)
     for _ in range(2):  # two launches
         producers = [Producer() for _ in range(BLOCKS)]
         running = [(p, schedule.drawn(counter, p), []) for p in producers]
