@@ -85,7 +85,7 @@ def test_a_step_computes_and_moves_nothing(name):
     # Waits, and where the tiles are, for which ptxas uses other registers in a smaller block.
     around = 110 + (7 if plan.warpgroups == 1 else 5) * found[product]
     around += 4 * (plan.packed_heads > 1)  # a row's query is the row over the heads
-    around += 6 * problem.draws + found["LDL"] + found["STL"]  # where the sequence lies
+    around += 12 * problem.draws + found["LDL"] + found["STL"]  # where the sequence lies
     assert sum(found.values()) <= (4.5 + masked) * scores + outputs + added + around, found
 
 
