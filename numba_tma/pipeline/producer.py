@@ -33,17 +33,17 @@ NO_TILE = 0xFFFFFFFF  # tile number that a TileQueue's producer publishes when t
 
 
 @compile_time
-def check_queue(pipeline: TilePipeline) -> None:
+def check_queue(called: str, repair: str, pipeline: TilePipeline) -> None:
     """Raise unless one thread of the block starts all copies into its stages."""
     if pipeline.by_commit:
         raise BadOperand(
-            f"produce_from: every consumer thread reads the number of a TileQueue's tile, but of "
-            f"{pipeline} one thread consumes: use produce(first, stop, step)"
+            f"{called}: every consumer thread reads the number of a TileQueue's tile, but of "
+            f"{pipeline} one thread consumes: use {repair}"
         )
     if not pipeline.by_tma or pipeline.in_cluster:
         raise BadOperand(
-            f"produce_from: one thread, which starts all copies for its own block, draws a "
-            f"TileQueue's tiles; {pipeline} has another producer: use produce(first, stop, step)"
+            f"{called}: one thread, which starts all copies for its own block, draws a "
+            f"TileQueue's tiles; {pipeline} has another producer: use {repair}"
         )
 
 
@@ -108,7 +108,7 @@ class TileProducer:
         The consumers learn its number by `wait_for_tile`. `publish_end` follows the last tile. The
         copy engine has to fill the stages.
         """
-        check_queue(self.pipeline)
+        check_queue("acquire_for", "acquire()", self.pipeline)
         self._await_next()
         self._publish_tile(tile)
         return self._expect()

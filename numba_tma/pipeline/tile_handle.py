@@ -128,7 +128,7 @@ class TilePipelineHandle:
 
         The consumers of the block use `consume_from`. The copy engine has to fill the stages.
         """
-        check_queue(self._producer.pipeline)
+        check_queue("produce_from", "produce(first, stop, step)", self._producer.pipeline)
         check_loop("produce_from", self, "producer")
         elected = self._producer.enters()
         tile = u32(NO_TILE)

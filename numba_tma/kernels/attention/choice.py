@@ -40,6 +40,15 @@ class Candidate(NamedTuple):
     times: TileTimes
 
 
+class Reckoned(NamedTuple):
+    """What the model says of a plan."""
+
+    time: float  #: of the call
+    splits: int  #: of the keys
+    lengths: np.ndarray  #: times of the tiles of a head
+    traffic: Traffic
+
+
 #: Plans that may be the fastest for some lengths. Their times are fitted to 36 shapes on an H100.
 CANDIDATES = {
     (64, False): (
@@ -79,7 +88,7 @@ CANDIDATES = {
         Candidate(AttentionPlan(1, 64), TileTimes(0.9, 2.0)),
     ),
 }
-#: A plan other than the usual one is taken where it would be faster even if so much slower.
+#: Factor on the time of all plans but the usual one: a smaller gain compiles no other kernel.
 DOUBT = 1.02
 PACKS = 1, 2, 4, 8, 16  #: Heads that may lie in a tile.
 OTHER_TIMES = TileTimes(0.67, 0.67)  #: of plans without another one beside them
@@ -127,37 +136,33 @@ def plan_for(
     is_even = problem.tiles_are_equal or problem.left  # as nearly all tiles of a window are
     row = problem.head_dim * problem.dtype.itemsize
 
-    def steps_of(plan: AttentionPlan) -> np.ndarray:
-        tile_queries = plan.block_q // plan.packed_heads
+    def reckon(plan: AttentionPlan, times: TileTimes) -> Reckoned:
+        pack = plan.packed_heads
+        rows, packs = plan.block_q // pack, heads // pack
         if is_even:
-            return np.full(-(-queries // tile_queries), -(-keys // plan.block_k))
-        return causal_steps(queries, keys, tile_queries, plan.block_k)
-
-    def traffic_of(plan: AttentionPlan) -> Traffic:
-        pack, read = plan.packed_heads, int(steps_of(plan).sum()) * plan.block_k
-        return Traffic.of(row, queries * pack, keys, heads // pack, group // pack, read)
-
-    def time_and_splits(plan: AttentionPlan, times: TileTimes) -> tuple[float, int]:
-        steps, packs = steps_of(plan), heads // plan.packed_heads
-        if plan.packed_heads > 1:
+            steps = np.full(-(-queries // rows), -(-keys // plan.block_k))
+        else:
+            steps = causal_steps(queries, keys, rows, plan.block_k)
+        if pack > 1:
             time, splits = grid_time(times, steps, packs, sms), 1
         else:
             nbytes = 4 * queries * heads * problem.head_dim
             time, splits = fastest_splits(times, steps, nbytes, heads, sms)
+        read = int(steps.sum()) * plan.block_k
+        traffic = Traffic.of(row, queries * pack, keys, packs, group // pack, read)
         doubt = 1 if plan == usual else DOUBT
-        return doubt * (LAUNCH_TIME + max(time, traffic_of(plan).time(1, sms))), splits
+        time = doubt * (LAUNCH_TIME + max(time, traffic.time(1, sms)))
+        return Reckoned(time, splits, times.ends + times.step * steps, traffic)
 
-    plan, times = min(candidates, key=lambda candidate: time_and_splits(*candidate)[0])
-    _, splits = time_and_splits(plan, times)
+    reckoned = {plan: reckon(plan, times) for plan, times in candidates}
+    plan = min(reckoned, key=lambda plan: reckoned[plan].time)
+    _, splits, lengths, traffic = reckoned[plan]
     if is_even or splits > 1:
         return replace(plan, splits=splits, heads_together=1 if is_even else 0)
-    lengths = times.ends + times.step * steps_of(plan)
-    return replace(plan, heads_together=most_heads_together(lengths, traffic_of(plan), sms))
+    return replace(plan, heads_together=most_heads_together(lengths, traffic, sms))
 
 
-def candidates_for(
-    problem: AttentionProblem, queries: int, group: int = 1
-) -> tuple[Candidate, ...]:
+def candidates_for(problem: AttentionProblem, queries: int, group: int) -> tuple[Candidate, ...]:
     """Return the plans that may be the fastest, before they are fitted to lengths.
 
     The first one is the usual plan.

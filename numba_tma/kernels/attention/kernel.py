@@ -144,7 +144,7 @@ class RowState(NamedTuple):
 
 @device_function
 def wait_for_q(form: AttentionForm, consumer: TileConsumer, stage: Any) -> Any:
-    """Return the stage of Q: it came with the number of a tile that was drawn, or is awaited."""
+    """Return the stage of Q. A drawn tile brings its stage; for a dealt one this waits."""
     if form.draws:
         return stage
     return consumer.wait()

@@ -4,12 +4,13 @@ Tiles are numbered sequence by sequence. The numbers that a block takes go up: e
 walks forward through the sequences. How many tiles there are shows only at the end of the walk.
 
 - *Dealt tiles*: heads follow each other, and a block takes every gridDim-th tile. The tiles of a
-  head see equally many keys, so the blocks that run at a time read the same keys and values.
-- *Drawn tiles*, under a causal mask: a block draws the next number from a counter whenever it is
-  ready to load a tile, so blocks finish at about the same time. The heads of a sequence whose keys
-  and values stay in the L2 cache together form a group; its tiles follow each other from the last
-  queries, which see the most keys, to the first. Each block draws one number behind the last tile.
-  The block that draws the largest of these sets the counter back to 0 for the next launch.
+  head see about equally many keys, so the blocks that run at a time read the same keys and values.
+- *Drawn tiles*, under a causal mask without a window: a block draws the next number from a counter
+  whenever it is ready to load a tile, so blocks finish at about the same time. The heads of a
+  sequence whose keys and values stay in the L2 cache together form a group; its tiles follow each
+  other from the last queries, which see the most keys, to the first. Each block draws one number
+  behind the last tile. The block that draws the largest of these sets the counter back to 0 for the
+  next launch.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Traffic(NamedTuple):
         return cls(heads, 2 * rows * heads * row, 2 * keys * row / group, read / keys * group)
 
     def excess(self, together: int) -> float:
-        """Return the logarithm to base 2 of a group's K and V over what stays in the L2 cache."""
+        """Return log2 of a group's K and V over the bytes that L2 keeps; 0 where all stay."""
         return max(0, math.log2(together * self.kv / CACHED_BYTES))
 
     def time(self, together: int, sms: int) -> float:

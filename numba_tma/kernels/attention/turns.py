@@ -32,7 +32,7 @@ class WarpgroupTurn(NamedTuple):
 
 @device_function
 def begin_turns(form: AttentionForm, warpgroup: Integer) -> WarpgroupTurn:
-    """Return the barriers of a warpgroup. The first one may begin."""
+    """Return the barriers of a warpgroup. The last warpgroup lets the first one begin."""
     following = u32(warpgroup + 1)
     if following == form.warpgroups:
         following = u32(0)
@@ -43,7 +43,7 @@ def begin_turns(form: AttentionForm, warpgroup: Integer) -> WarpgroupTurn:
 
 @device_function
 def take_turn(form: AttentionForm, turn: WarpgroupTurn, v: Any) -> None:
-    """Wait for V, and then for the turn, which nobody keeps while V is being loaded."""
+    """Wait for V, and then for the turn: no warpgroup holds its turn while V is loaded."""
     if form.turns:
         v.wait()
         barrier_sync(turn.mine, 2 * THREADS)
@@ -51,13 +51,13 @@ def take_turn(form: AttentionForm, turn: WarpgroupTurn, v: Any) -> None:
 
 @device_function
 def pass_turn(form: AttentionForm, turn: WarpgroupTurn) -> None:
-    """Let the next warpgroup start its products, after those of this one."""
+    """Let the next warpgroup start its products. Those of this one have started."""
     if form.turns:
         barrier_arrive(turn.following, 2 * THREADS)
 
 
 @device_function
 def end_turns(form: AttentionForm, warpgroup: Integer) -> None:
-    """Meet the arrival of the last turn."""
+    """Let the first warpgroup meet the arrival that follows the last turn."""
     if form.turns and warpgroup == 0:
         barrier_sync(FIRST_TURN, 2 * THREADS)

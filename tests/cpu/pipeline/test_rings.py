@@ -635,6 +635,10 @@ def copies_from_a_queue(out):
         pass
 
 
+def copies_for_a_drawn_tile(out):
+    BY_COPIES.start().producer().acquire_for(3)
+
+
 @tma.cluster((2, 2))
 def clusters_from_a_queue(out):
     for _ in SHARED.start().produce_from(tma.TileQueue(out, 4)):
@@ -707,6 +711,11 @@ def another_cluster(out):
             copies_from_a_queue,
             "produce_from: one thread, which starts all copies for its own block, draws a "
             f"TileQueue's tiles; {BY_COPIES} has another producer: use produce(first, stop, step)",
+        ),
+        (
+            copies_for_a_drawn_tile,
+            "acquire_for: one thread, which starts all copies for its own block, draws a "
+            f"TileQueue's tiles; {BY_COPIES} has another producer: use acquire()",
         ),
         (clusters_from_a_queue, f"{SHARED} has another producer: use produce(first, stop, step)"),
         (
