@@ -170,7 +170,9 @@ def at_least_1(scheduler: Any, name: str, value: Integer) -> int:
 def grouped(rows: int, columns: int, group: int, number: int) -> tuple[int, int]:
     """Return row and column of a tile in groups of `group` rows, walked column by column."""
     whole = group if group < rows else rows  # so that a group's tiles are counted in 32 bits
-    index, inner = quotient(number, u32(whole * columns))
+    size, index, inner = u32(whole * columns), u32(0), number
+    if number >= size:  # most calls have one group, and a division takes 100 cycles or more
+        index, inner = quotient(number, size)
     first = u32(index * whole)
     height = u32(rows - first)  # the last group may have fewer rows
     if height > whole:
@@ -254,7 +256,7 @@ class Schedule:
         """Return the coordinates of the tile `number`: row, column and batch."""
         check_integer(self.scheduler, "number", number, self.num_tiles)
         matrix, inner = u32(0), u32(number)
-        if self.batched:
+        if self.batched and self.batch > 1:  # a division takes 100 cycles or more
             matrix, inner = quotient(inner, u32(self.rows * self.columns))
         row, column = self.scheduler.locate(self.rows, self.columns, inner)
         return TileCoord(i64(row), i64(column), i64(matrix))

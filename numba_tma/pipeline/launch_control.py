@@ -25,17 +25,15 @@ from numba_tma.backend.interface import (
     u32,
 )
 from numba_tma.backend.primitives import allocate_shared, quotient, require_cluster
-from numba_tma.device.clusters import cluster_sync
 from numba_tma.host.architectures import BLACKWELL, FAMILY, refusal
 from numba_tma.host.cluster_rules import cluster_size
 from numba_tma.host.debug import Site, is_bounded
 from numba_tma.pipeline.launch_control_handle import ANSWER_BYTES, LaunchControlHandle
 from numba_tma.pipeline.roles import WARP, Role, Roles
 from numba_tma.pipeline.stage_layout import positive
-from numba_tma.pipeline.start import check_launch, check_sync
+from numba_tma.pipeline.start import check_launch, check_sync, meet_at_start
 from numba_tma.pipeline.state import PipelineState
 from numba_tma.ptx import (
-    barrier_sync,
     ctaid_x,
     fence_mbarrier_init,
     mbarrier_init,
@@ -251,10 +249,8 @@ def initialise(
             mbarrier_init(base + control.full_offset + 8 * slot, 1)
             mbarrier_init(base + control.empty_offset + 8 * slot, readers * control.num_blocks)
         fence_mbarrier_init()
-    if sync and control.in_cluster:
-        cluster_sync()
-    elif sync:
-        barrier_sync(0, num_threads)
+    if sync:
+        meet_at_start(control.in_cluster, num_threads)
 
 
 @compile_time

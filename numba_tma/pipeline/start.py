@@ -12,10 +12,17 @@ from numba_tma.backend.interface import (
     simulator_only,
     u32,
 )
-from numba_tma.device.clusters import cluster_sync
 from numba_tma.pipeline.roles import MAX_ROLES, WARP
 from numba_tma.pipeline.stage_layout import tile_stride
-from numba_tma.ptx import barrier_sync, fence_mbarrier_init, mbarrier_init, ntid_x, st_shared_u64
+from numba_tma.ptx import (
+    barrier_cluster_arrive,
+    barrier_cluster_wait,
+    barrier_sync,
+    fence_mbarrier_init,
+    mbarrier_init,
+    ntid_x,
+    st_shared_u64,
+)
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.tile import TilePipeline
@@ -46,10 +53,22 @@ def initialise(
                     meeting = barriers + pipeline.sync_offset + 8 * number
                     mbarrier_init(meeting, pipeline.sync_arrivals[number])
         fence_mbarrier_init()
-    if sync and pipeline.in_cluster:
-        cluster_sync()
-    elif sync:
-        barrier_sync(0, num_threads)
+    if sync:
+        meet_at_start(pipeline.in_cluster, num_threads)
+
+
+@device_function
+def meet_at_start(in_cluster: bool, num_threads: int) -> None:
+    """Synchronise the block, and wait until all blocks of its cluster have initialised barriers.
+
+    What else the threads wrote before is visible to their block alone: a release to the cluster
+    would wait for all writes to global memory, which takes longer than the first load.
+    """
+    if in_cluster:
+        barrier_cluster_arrive("relaxed")  # `fence_mbarrier_init` has released the barriers
+    barrier_sync(0, num_threads)
+    if in_cluster:
+        barrier_cluster_wait()
 
 
 @compile_time

@@ -57,10 +57,14 @@ class StorePipelineHandle:
         """Return whether this thread stores."""
         return self.thread < self.num_threads
 
-    def close(self) -> None:
-        """End the use: commit an open stage and wait until all stores are complete."""
+    def close(self, read: bool = False) -> None:
+        """End the use: commit an open stage and wait until all stores are complete.
+
+        With the literal ``read=True`` wait until their stages have been read, as `tail` does. At
+        the end of a kernel this suffices, and takes 100 ns less.
+        """
         if self.enters():
-            self.tail()
+            self.tail(read)
 
     def acquire(self) -> StoreStage:
         """Wait until the copy engine has read the next stage, and return the stage for writing.

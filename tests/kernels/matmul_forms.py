@@ -169,7 +169,7 @@ def signature(form: MatmulPlan) -> tuple[Any, ...]:
         _map(form.source_tile) if read else INT for read in (epilogue.beta, epilogue.residual)
     )
     return (
-        *(_map(form.a_tile), _map(form.b_copy), out, *sources),
+        *(_map(form.a_copy), _map(form.b_copy), out, *sources),
         *(types.NamedUniTuple(INT, len(MatmulExtents._fields), MatmulExtents), _terms(epilogue)),
     )
 

@@ -13,6 +13,7 @@ from numba_tma.host.environment import simulated
 from numba_tma.host.launching import launcher
 from numba_tma.host.streams import handle_of
 
+Grid = int | tuple[int, int]  #: blocks of a grid
 Launch = Callable[[], None]  #: launches one kernel with arguments that are already packed
 
 
@@ -44,13 +45,13 @@ def stream_key(stream: StreamLike) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def _launcher(kernel: Kernel, blocks: int, threads: int, stream: StreamLike, pdl: bool) -> Any:
+def _launcher(kernel: Kernel, blocks: Grid, threads: int, stream: StreamLike, pdl: bool) -> Any:
     return launcher(kernel, blocks, threads, stream=stream, pdl=pdl)
 
 
 def launch(
     kernel: Kernel,
-    blocks: int,
+    blocks: Grid,
     threads: int,
     stream: StreamLike,
     *arguments: Any,

@@ -321,7 +321,7 @@ def block_scaled_kernel(plan: ScaledPlan) -> Kernel:
     `sfa` is a tensor map of the scales of a, (1, blocks of K, rows).
     """
     M, N, STAGE_K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
-    PRODUCER = plan.roles.load
+    PRODUCER, EVERYONE = plan.roles.load, (1 << CLUSTER) - 1
     MMA = plan.consumers[0]  # all consumer warpgroups have equal registers
     PIPE, SCHEDULER = operand_pipeline(plan, sfa=plan.scales_tile), scheduler(plan)
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=plan.consumers)
@@ -334,7 +334,8 @@ def block_scaled_kernel(plan: ScaledPlan) -> Kernel:
     def block_scaled(a, b, sfa, scales, out, extents):  # type: ignore[no-untyped-def]
         pipe, results = PIPE.start(), RESULTS.start()
         schedule = SCHEDULER.over(extents.tile_rows // CLUSTER, extents.tile_columns, extents.batch)
-        first, step, rank = ptx.clusterid_x(), ptx.nclusterid_x(), ptx.cluster_ctarank()
+        first, step = ptx.ctaid_x() // CLUSTER, ptx.nctaid_x() // CLUSTER
+        rank = ptx.cluster_ctarank()
         if pipe.is_producer():
             PRODUCER.set_registers()
             for tile in schedule.tiles(first, step):
@@ -344,7 +345,7 @@ def block_scaled_kernel(plan: ScaledPlan) -> Kernel:
                 for k_tile, stage in pipe.produce(begin, end):
                     k = k_tile * STAGE_K
                     a.load(stage.a, (0, row, k), stage.barrier)
-                    load_b(b, stage, 0, column, k, rank)
+                    load_b(b, stage.b, (0, column, k), stage.barrier, rank, EVERYONE)
                     sfa.load(stage.sfa, (0, k_tile, row), stage.barrier)
         else:
             MMA.set_registers()
@@ -361,7 +362,7 @@ def block_scaled_kernel(plan: ScaledPlan) -> Kernel:
                     work, lanes = prepare(schedule.tile(number), rank, extents, scales)
                 store(sums, results, out, batch, top, column)
                 store_second(more, results, out, batch, top + WGMMA_ROWS, column)
-        results.close()
+        results.close(read=True)
         pipe.close()
 
     return jitted(plan, block_scaled)

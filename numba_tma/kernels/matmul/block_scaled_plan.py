@@ -26,6 +26,7 @@ class ScaledConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.refuse_across()
         most = 128 if self.m == 256 else 192
         if self.n > most:
             raise ValueError(

@@ -47,6 +47,8 @@ C = TypeVar("C", bound=Config)
 CONFIGS = (
     Config(128, 256, 2, group=16),
     Config(128, 256, group=16),
+    Config(192, 192, 2, group=12, out_stages=1),
+    Config(192, 192, group=12, out_stages=1),
     Config(128, 192, 2, group=14),
     Config(128, 192, group=14),
     Config(128, 224, group=14),
@@ -63,7 +65,24 @@ CONFIGS = (
     Config(64, 64, k=512, group=12),
     Config(64, 32, k=256, group=8),
     Config(64, 32, k=512, group=8),
+    Config(192, 128, 2, group=12),
+    Config(192, 96, group=12),
+    Config(128, 128, across=2, group=12),
+    Config(128, 64, across=2, group=12),
+    Config(128, 64, across=4, group=12),
+    Config(128, 64, 2, group=12),
+    Config(128, 64, 4, group=12),
+    Config(64, 128, across=2, group=16),
+    Config(64, 128, 2, group=16),
+    Config(64, 128, 4, group=16),
+    Config(64, 96, 2, group=16),
+    Config(64, 64, across=4, group=12),
+    Config(64, 64, 2, across=2, group=12),
+    Config(64, 64, 4, group=12),
+    Config(64, 32, across=4, group=12),
 )
+#: Those whose blocks share no tiles of a.
+ROW_CLUSTERS = tuple(config for config in CONFIGS if config.across == 1)
 
 
 @dataclass(frozen=True)
@@ -105,8 +124,8 @@ _SPLIT_LINES = 3300  # bytes per cycle from L2, of rows that begin inside of lin
 def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     """Return how many cycles a matmul is expected to take."""
     p, m, n = problem, config.m, config.n
-    together = sms // config.cluster
-    clusters = -(-p.rows // (m * config.cluster)) * -(-p.columns // n) * p.batch * config.splits
+    together, down, right = sms // config.blocks, m * config.cluster, n * config.across
+    clusters = -(-p.rows // down) * -(-p.columns // right) * p.batch * config.splits
     waves = -(-clusters // together)
     written = m + n
     read = m + m // 64 * n  # each warpgroup reads its rows of a, and all of b
@@ -122,7 +141,7 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     one, all_ = _FIRST + waves * tile, (factors + elements * p.out_itemsize) / rate
     cycles = max(one, all_) + _APART * min(one, all_)
     if p.split_lines:
-        from_l2 = clusters // config.splits * (m * config.cluster + n) * p.k * p.itemsize
+        from_l2 = clusters // config.splits * (down + right) * p.k * p.itemsize
         cycles = max(cycles, _FIRST + from_l2 / _SPLIT_LINES)
     if config.splits > 1:
         cycles += _SECOND_KERNEL + 8 * elements * config.splits / _PARTS
@@ -256,7 +275,7 @@ def with_parts(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> Iter
             tiles = -(-problem.rows // config.m) * -(-problem.columns // config.n) * problem.batch
             most = min(sms // tiles, problem.steps(config) // 4, 32)
             for splits in sorted({most, *(2**i for i in range(1, 6))}):
-                if 1 < splits <= most and config.cluster == 1:
+                if 1 < splits <= most and config.blocks == 1:
                     yield replace(config, splits=splits)
 
 

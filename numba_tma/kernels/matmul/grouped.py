@@ -16,7 +16,7 @@ from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import launched_again
 from numba_tma.kernels._host.outputs import check_outputs, empty
 from numba_tma.kernels.matmul.arguments import Epilogue, MatmulExtents, RowGroups
-from numba_tma.kernels.matmul.choice import CONFIGS, MatmulProblem, choose_from
+from numba_tma.kernels.matmul.choice import ROW_CLUSTERS, MatmulProblem, choose_from
 from numba_tma.kernels.matmul.launch import target
 from numba_tma.kernels.matmul.operands import (
     Kinds,
@@ -146,7 +146,8 @@ def _grouped(
     if config is None:
         usual = max(1, -(-a.shape[1] // groups))
         problem = MatmulProblem(usual, columns, k, groups, a.itemsize, out.itemsize, False)
-        config = choose_from(CONFIGS, problem, sm_count())
+        config = choose_from(ROW_CLUSTERS, problem, sm_count())
+    config.refuse_across()
     if config.splits != 1:
         raise ValueError(f"grouped_matmul(): config has splits={config.splits}: use splits=1")
     epilogue = Epilogue(alpha=alpha != 1 or scales is not None)

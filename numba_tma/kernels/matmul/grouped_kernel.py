@@ -133,7 +133,7 @@ def grouped_kernel(plan: MatmulPlan, ends: bool, apart: bool, scaled: bool) -> K
     MMA = plan.consumers[0]  # all consumer warpgroups have equal registers
     PIPE, SCHEDULER = operand_pipeline(plan), scheduler(plan)
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=plan.consumers)
-    SEVERAL = len(plan.consumers) > 1
+    SEVERAL, EVERYONE = len(plan.consumers) > 1, (1 << CLUSTER) - 1
     B_MAJOR, ACC = plan.b_major, plan.accumulator.name
     load_b, first_row = b_load(plan), warpgroup_row(plan)
     store, group_of = group_store(plan), group_search(M * CLUSTER, ends, apart)
@@ -141,7 +141,8 @@ def grouped_kernel(plan: MatmulPlan, ends: bool, apart: bool, scaled: bool) -> K
 
     def grouped_matmul(a, b, out, groups, extents, alpha):  # type: ignore[no-untyped-def]
         pipe, results = PIPE.start(), RESULTS.start()
-        number, step, rank = ptx.clusterid_x(), ptx.nclusterid_x(), ptx.cluster_ctarank()
+        number, step = ptx.ctaid_x() // CLUSTER, ptx.nctaid_x() // CLUSTER
+        rank = ptx.cluster_ctarank()
         group = group_of(RowGroup(i32(-1), i32(0), i32(0), i32(0)), number, groups)
         if pipe.is_producer():
             PRODUCER.set_registers()
@@ -154,7 +155,8 @@ def grouped_kernel(plan: MatmulPlan, ends: bool, apart: bool, scaled: bool) -> K
                 for k_tile, stage in pipe.produce(0, groups.steps):
                     k = k_tile * STAGE_K
                     a.load(stage.a, (0, group.start + row, k), stage.barrier)
-                    load_b(b, stage, group.matrix, column, k, rank)
+                    at = (group.matrix, column, k)
+                    load_b(b, stage.b, at, stage.barrier, rank, EVERYONE)
                 number += step
                 group = group_of(group, number, groups)
         else:
@@ -179,7 +181,7 @@ def grouped_kernel(plan: MatmulPlan, ends: bool, apart: bool, scaled: bool) -> K
                 store(acc, results, out, group, at, mma_row, extents, terms)
                 number += step
                 group = group_of(group, number, groups)
-        results.close()
+        results.close(read=True)
         pipe.close()
 
     return jitted(plan, grouped_matmul)

@@ -21,9 +21,9 @@ short K, it is the latency of the first stage and the last wave, which `choice` 
   fills the stages of the next tile. With sources, it first starts the loads of this tile's sources,
   for which it has `SOURCE_STAGES` stages, so it gets to the next tile during the epilogue.
 - Stages: as many as fit into shared memory beside the epilogue's tiles, up to ``config.stages``.
-- Cluster: the blocks compute tiles below each other, so they need the same tile of b. Each loads
-  1/cluster of it and multicasts that to all. So a stage is empty only when the consumers of every
-  block of the cluster have released it.
+- Cluster: blocks that compute tiles below each other need the same tile of b, blocks beside each
+  other the same tile of a. Each loads its share of such a tile and multicasts it to the others. So a
+  stage is empty only when the consumers of all blocks that load into it have released it.
 - Split-K: each split of K gives a float32 matrix of its own. `epilogue.split_k_kernel` adds them
   and applies the epilogue.
 
@@ -39,7 +39,7 @@ narrow outputs) are functions of the same signature; `matmul_kernel` picks one o
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -58,48 +58,57 @@ ALL_LANES = 0xFFFFFFFF
 IN_FLIGHT = 1
 
 
-# ---------------------------------------------------------- load: tiles of b, by one elected thread
+# ---------------------------------------------------- load: tiles of a and b, by one elected thread
+#
+# Each function loads a tile of an operand, of which `at` is (matrix, first row, first k). Blocks that
+# share the tile load a share of it each: `rank` is the block's number among them.
 
 
 @cuda.jit(device=True)
-def load_b_k_major(b, stage, b_matrix, column, k, rank):  # type: ignore[no-untyped-def]
-    """Load the tile of a b that is contiguous along K."""
-    b.load(stage.b, (b_matrix, column, k), stage.barrier)
+def load_k_major(operand, tile, at, barrier, rank, mask):  # type: ignore[no-untyped-def]
+    """Load the tile of an operand that is contiguous along K."""
+    operand.load(tile, at, barrier)
 
 
 @cuda.jit(device=True)
-def load_b_mn_major(b, stage, b_matrix, column, k, rank):  # type: ignore[no-untyped-def]
-    """Load the tile of a b that is contiguous along N."""
-    b.load(stage.b, (b_matrix, k, column), stage.barrier)
+def load_mn_major(operand, tile, at, barrier, rank, mask):  # type: ignore[no-untyped-def]
+    """Load the tile of an operand that is contiguous along M or N."""
+    operand.load(tile, (at[0], at[2], at[1]), barrier)
 
 
-LOAD_B = {"K": load_b_k_major, "MN": load_b_mn_major}
+LOAD = {"K": load_k_major, "MN": load_mn_major}
 
 
-def b_multicast(plan: MatmulPlan) -> DeviceFunction:
-    """Return the load of this block's columns of the tile of b, for all blocks of the cluster."""
-    SHARE, EVERYONE = plan.b_share, (1 << plan.config.cluster) - 1
-    # Columns and bytes of a copy. K-major: one copy for the share; MN-major: one per swizzle slab.
-    WIDTH, NBYTES = plan.b_copy.shape[1 if plan.b_major == "K" else 2], plan.b_copy.shared_nbytes
-
-    @cuda.jit(device=True)
-    def load_k_major(b, stage, b_matrix, column, k, rank):  # type: ignore[no-untyped-def]
-        for i in range(rank * SHARE, (rank + 1) * SHARE, WIDTH):
-            to, coords = stage.b.address + i // WIDTH * NBYTES, (b_matrix, column + i, k)
-            ptx.cp_async_bulk_tensor_load(to, b, coords, stage.barrier, multicast=EVERYONE)
+def multicast_load(copy: tma.Tile, major: str, share: int) -> DeviceFunction:
+    """Return the load of this block's share of a tile, for all blocks of `mask`."""
+    # Rows and bytes of a copy. K-major: one copy for the share; MN-major: one per swizzle slab.
+    ROWS, NBYTES = copy.shape[1 if major == "K" else 2], copy.shared_nbytes
 
     @cuda.jit(device=True)
-    def load_mn_major(b, stage, b_matrix, column, k, rank):  # type: ignore[no-untyped-def]
-        for i in range(rank * SHARE, (rank + 1) * SHARE, WIDTH):
-            to, coords = stage.b.address + i // WIDTH * NBYTES, (b_matrix, k, column + i)
-            ptx.cp_async_bulk_tensor_load(to, b, coords, stage.barrier, multicast=EVERYONE)
+    def load_share(operand, tile, at, barrier, rank, mask):  # type: ignore[no-untyped-def]
+        for i in range(rank * share, (rank + 1) * share, ROWS):
+            to, coords = tile.address + i // ROWS * NBYTES, (at[0], at[1] + i, at[2])
+            ptx.cp_async_bulk_tensor_load(to, operand, coords, barrier, multicast=mask)
 
-    return load_k_major if plan.b_major == "K" else load_mn_major
+    @cuda.jit(device=True)
+    def load_slabs(operand, tile, at, barrier, rank, mask):  # type: ignore[no-untyped-def]
+        for i in range(rank * share, (rank + 1) * share, ROWS):
+            to, coords = tile.address + i // ROWS * NBYTES, (at[0], at[2], at[1] + i)
+            ptx.cp_async_bulk_tensor_load(to, operand, coords, barrier, multicast=mask)
+
+    return load_share if major == "K" else load_slabs
+
+
+def a_load(plan: MatmulPlan) -> DeviceFunction:
+    """Return the load of a: the whole tile, or the block's share of it, which is multicast."""
+    shared = plan.config.across > 1
+    return multicast_load(plan.a_copy, plan.a_major, plan.a_share) if shared else LOAD[plan.a_major]
 
 
 def b_load(plan: MatmulPlan) -> DeviceFunction:
     """Return the load of b: the whole tile, or the block's share of it, which is multicast."""
-    return b_multicast(plan) if plan.config.cluster > 1 else LOAD_B[plan.b_major]
+    shared = plan.config.cluster > 1
+    return multicast_load(plan.b_copy, plan.b_major, plan.b_share) if shared else LOAD[plan.b_major]
 
 
 # ----------------------------------------- load: sources, one tile at a time, by one elected thread
@@ -301,11 +310,13 @@ def k_range(batch: Integer, extents: MatmulExtents) -> Any:
     The stages go from begin up to, not including, end.
     """
     splits, steps = np.uint32(extents.splits), np.uint32(extents.steps)
-    matrix = np.uint32(np.uint32(batch) // splits)
-    split = np.uint32(np.uint32(batch) % splits)
-    # In 1 / splits of a stage.
-    begin, end = np.uint32(split * steps), np.uint32((split + 1) * steps)
-    return matrix, np.uint32(begin // splits), np.uint32(end // splits)
+    matrix, begin, end = np.uint32(batch), np.uint32(0), steps
+    if splits > 1:  # the divisions take as long as the first load
+        matrix = np.uint32(np.uint32(batch) // splits)
+        split = np.uint32(np.uint32(batch) - matrix * splits)
+        begin = np.uint32(np.uint32(split * steps) // splits)
+        end = np.uint32(np.uint32((split + 1) * steps) // splits)
+    return matrix, begin, end
 
 
 def warpgroup_row(plan: MatmulPlan | SwappedPlan, rows: int = WGMMA_ROWS) -> DeviceFunction:
@@ -328,9 +339,37 @@ def warpgroup_row(plan: MatmulPlan | SwappedPlan, rows: int = WGMMA_ROWS) -> Dev
 def operand_pipeline(plan: MatmulPlan, **more: tma.Tile) -> tma.TilePipeline:
     """Return the pipeline whose stages hold a tile of a, one of b, and what else is given."""
     options: dict[str, Any] = {**more, "producer": plan.roles.load, "consumer": plan.consumers}
-    if plan.config.cluster > 1:  # "empty" then counts the consumer warps of all its blocks
-        options |= {"cluster": (plan.config.cluster, 1), "multicast": {"b": "x"}}
+    cluster = plan.config.cluster, plan.config.across
+    shared = {name: axis for name, axis, blocks in zip("ba", "xy", cluster) if blocks > 1}
+    if shared:  # "empty" then counts the consumer warps of all blocks that load into the stage
+        options |= {"cluster": cluster, "multicast": shared}
     return tma.TilePipeline(plan.stages, a=plan.a_tile, b=plan.b_tile, **options)
+
+
+class ClusterPlace(NamedTuple):
+    """Where a block is in its cluster, and the ranks, one bit each, that share its tiles."""
+
+    down: Any
+    right: Any
+    below: Any  #: the blocks with its tile of b
+    beside: Any  #: the blocks with its tile of a
+
+
+def cluster_place(plan: MatmulPlan) -> DeviceFunction:
+    """Return the function that returns the block's `ClusterPlace`."""
+    DOWN, RIGHT = plan.config.cluster, plan.config.across
+    BELOW, BESIDE = (1 << DOWN) - 1, sum(1 << DOWN * i for i in range(RIGHT))
+
+    @cuda.jit(device=True)
+    def place():  # type: ignore[no-untyped-def]
+        down, right = np.uint32(0), np.uint32(0)
+        if DOWN > 1:
+            down = ptx.cluster_ctaid_x()
+        if RIGHT > 1:
+            right = ptx.cluster_ctaid_y()
+        return ClusterPlace(down, right, BELOW << (DOWN * right), BESIDE << down)
+
+    return place
 
 
 def scheduler(plan: MatmulPlan) -> tma.GroupedScheduler:
@@ -340,8 +379,8 @@ def scheduler(plan: MatmulPlan) -> tma.GroupedScheduler:
 
 def jitted(plan: MatmulPlan, kernel: Any) -> Kernel:
     """Return the kernel, compiled for the plan's cluster and registers."""
-    if plan.config.cluster > 1:
-        kernel = tma.cluster(plan.config.cluster)(kernel)
+    if plan.config.blocks > 1:
+        kernel = tma.cluster((plan.config.cluster, plan.config.across))(kernel)
     return cuda.jit(launch_bounds=plan.roles.launch_bounds)(kernel)
 
 
@@ -355,7 +394,8 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
     `out` is a tensor map, or an array if TMA cannot address it; `old` and `residual` are tensor
     maps, or 0 if the epilogue does not read them.
     """
-    M, N, STAGE_K, CLUSTER = plan.config.m, plan.config.n, plan.k, plan.config.cluster
+    M, N, STAGE_K = plan.config.m, plan.config.n, plan.k
+    DOWN, RIGHT = plan.config.cluster, plan.config.across
     A_MAJOR, B_MAJOR = plan.a_major, plan.b_major
     PRODUCER, ACC, ADDRESSABLE = plan.roles.load, plan.accumulator.name, plan.addressable
     MMA = plan.consumers[0]  # all consumer warpgroups have equal registers
@@ -366,7 +406,8 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=plan.consumers)
     COLUMNS, NUM_SOURCES = plan.out_columns, plan.epilogue.sources
     SOURCE_TILES = NUM_SOURCES * plan.epilogue_tiles
-    load_b, load_source, first_row = b_load(plan), source_load(plan), warpgroup_row(plan)
+    load_a, load_b, load_source = a_load(plan), b_load(plan), source_load(plan)
+    place_in_cluster, first_row = cluster_place(plan), warpgroup_row(plan)
     store = tile_store(plan, plan.epilogue_tiles - 1)
 
     def matmul(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
@@ -380,24 +421,24 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
             source_pipe = SOURCES.start(sync=False)  # PIPE.start() synchronises for both rings
             sources = source_pipe.consumer()
         pipe, results = PIPE.start(), RESULTS.start()  # the first synchronises block or cluster
-        schedule = SCHEDULER.over(extents.tile_rows // CLUSTER, extents.tile_columns, extents.batch)
-        # Persistent: a cluster computes each step-th tile of the schedule, from first on.
-        first, step, rank = ptx.clusterid_x(), ptx.nclusterid_x(), ptx.cluster_ctarank()
+        rows, columns = extents.tile_rows // DOWN, extents.tile_columns // RIGHT
+        schedule = SCHEDULER.over(rows, columns, extents.batch)
+        # Persistent: a cluster computes each step-th group of DOWN x RIGHT tiles, from first on.
+        first, step, place = ptx.ctaid_x() // DOWN, ptx.nctaid_x() // DOWN, place_in_cluster()
         if pipe.is_producer():
             PRODUCER.set_registers()
             for tile in schedule.tiles(first, step):
-                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
+                row = (tile.row * DOWN + place.down) * M
+                column = (tile.column * RIGHT + place.right) * N
                 matrix, begin, end = k_range(tile.batch, extents)
                 a_matrix, b_matrix = matrix * extents.a_stride, matrix * extents.b_stride
                 # One elected thread executes the bodies of the loops below. `produce` has waited
                 # until the stage is empty and armed its barrier with the bytes of all its tiles.
                 for k_tile, stage in pipe.produce(begin, end):
                     k = k_tile * STAGE_K
-                    if A_MAJOR == "K":
-                        a.load(stage.a, (a_matrix, row, k), stage.barrier)
-                    else:
-                        a.load(stage.a, (a_matrix, k, row), stage.barrier)
-                    load_b(b, stage, b_matrix, column, k, rank)
+                    a_at, b_at = (a_matrix, row, k), (b_matrix, column, k)
+                    load_a(a, stage.a, a_at, stage.barrier, place.right, place.beside)
+                    load_b(b, stage.b, b_at, stage.barrier, place.down, place.below)
                 if NUM_SOURCES:
                     for i, stage in source_pipe.produce(0, SOURCE_TILES):
                         at = (tile.batch, row, column + i // NUM_SOURCES * COLUMNS)
@@ -406,7 +447,8 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
             MMA.set_registers()
             mma_row = first_row()
             for tile in schedule.tiles(first, step):
-                row, column = (tile.row * CLUSTER + rank) * M, tile.column * N
+                row = (tile.row * DOWN + place.down) * M
+                column = (tile.column * RIGHT + place.right) * N
                 _, begin, end = k_range(tile.batch, extents)
                 acc = tma.fragment(N, ACC)
                 for _, stage in pipe.consume(begin, end, in_flight=IN_FLIGHT):
@@ -419,7 +461,7 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
                 pipe.release_pending()  # the last stage, which no iteration followed
                 at = (tile.batch, row + mma_row, column)
                 store(acc, results, sources, out, at, mma_row, extents, terms)
-        results.close()
+        results.close(read=True)
         if NUM_SOURCES:
             source_pipe.close()
         pipe.close()

@@ -225,7 +225,7 @@ def _multiply(
         blocks,
         plan.threads,
         stream,
-        tensor_map(map_source(a, plan.a), plan.a_tile, dtype=plan.a),
+        tensor_map(map_source(a, plan.a), plan.a_copy, dtype=plan.a),
         tensor_map(map_source(b, plan.b), plan.b_copy, dtype=plan.b),
         target(plan, out),
         *(0 if m is None else tensor_map(map_source(m), plan.source_tile) for m in (old, residual)),
@@ -454,17 +454,18 @@ def _bytes(matrices: Array | None) -> MatrixBytes:
 # ------------------------------------------------------------------------ a kernel's arguments
 
 
-def grid_of(plan: MatmulPlan, a: Array, b: Array, k: int, out: Array) -> tuple[MatmulExtents, int]:
-    """Return the extents of a matmul in tiles, and the number of blocks that compute them."""
+def grid_of(
+    plan: MatmulPlan, a: Array, b: Array, k: int, out: Array
+) -> tuple[MatmulExtents, tuple[int, int]]:
+    """Return the extents of a matmul in tiles, and the grid of blocks that computes them."""
     config: Config = plan.config
     batch, rows, columns = out.shape
     tile_rows, tile_columns = -(-rows // config.m), -(-columns // config.n)
-    cluster_rows = -(-tile_rows // config.cluster)
-    clusters = cluster_rows * tile_columns * batch
-    tiles = cluster_rows * config.cluster, tile_columns
+    down, right = -(-tile_rows // config.cluster), -(-tile_columns // config.across)
+    tiles = down * config.cluster, right * config.across
     extents = _extents(tiles, a, b, -(-k // plan.k), out, config.splits)
-    at_once = fewest_in_same_waves(clusters, resident_clusters(config.cluster, 1))
-    return extents, at_once * config.cluster
+    at_once = fewest_in_same_waves(down * right * batch, resident_clusters(config.blocks, 1))
+    return extents, (at_once * config.cluster, config.across)
 
 
 def _extents(

@@ -237,10 +237,9 @@ def mma_kernel(plan: MmaPlan) -> Kernel:
         pipe = PIPE.start()
         if LOAD.is_member():
             LOAD.set_registers()
-            # Persistent: a block computes each step-th tile of the schedule, from first on.
+            # Persistent: a block computes each n-th tile of the schedule, of n blocks.
             schedule = SCHEDULER.over(extents.tile_rows, extents.tile_columns, extents.batch)
-            first, step = ptx.clusterid_x(), ptx.nclusterid_x()
-            for tile in schedule.tiles(first, step):
+            for tile in schedule.tiles():
                 row, column = tile.row * M, tile.column * N
                 a_matrix, b_matrix = tile.batch * extents.a_stride, tile.batch * extents.b_stride
                 # One elected thread executes the body; `produce` has armed the stage's barrier.
@@ -257,11 +256,10 @@ def mma_kernel(plan: MmaPlan) -> Kernel:
         else:
             MMA.set_registers()
             results = RESULTS.start()
-            # Persistent: a block computes each step-th tile of the schedule, from first on.
+            # Persistent: a block computes each n-th tile of the schedule, of n blocks.
             schedule = SCHEDULER.over(extents.tile_rows, extents.tile_columns, extents.batch)
-            first, step = ptx.clusterid_x(), ptx.nclusterid_x()
             full, right = pipe.consumer(), first_column()
-            for tile in schedule.tiles(first, step):
+            for tile in schedule.tiles():
                 sums, held = sums_of_nothing(), no_operands()
                 for _ in range(extents.steps):
                     sums, held = multiply(sums, held, full.wait(), right)
@@ -269,7 +267,7 @@ def mma_kernel(plan: MmaPlan) -> Kernel:
                 sums = mma_sync(sums, held[0], held[1])
                 at = (tile.batch, tile.row * M, tile.column * N + right)
                 store(sums, results, (old, residual), out, at, extents, terms)
-            results.close()
+            results.close(read=True)
         pipe.close()
 
     return cuda.jit(launch_bounds=plan.roles.launch_bounds)(matmul)

@@ -40,7 +40,8 @@ class Config:
 
     m: int = 128  #: rows of an output tile, 64 for each consumer warpgroup
     n: int = 256  #: columns of an output tile, a multiple of 32
-    cluster: int = 1  #: blocks per cluster: tiles below each other, which share b by multicast
+    cluster: int = 1  #: blocks of a cluster below each other, which share b by multicast
+    across: int = 1  #: blocks of a cluster beside each other, which share a by multicast
     splits: int = 1  #: split-K: splits of K, whose sums a second kernel adds
     k: int = 128  #: bytes along K per stage: one or more 128-byte swizzle spans
     group: int = 16  #: tile rows that the scheduler walks together, for L2 reuse
@@ -48,7 +49,7 @@ class Config:
     out_bytes: int = 128  #: bytes per row of an epilogue tile
     out_stages: int = 2  #: epilogue tiles in flight per consumer warpgroup
 
-    HEIGHTS: ClassVar[tuple[int, ...]] = (64, 128)
+    HEIGHTS: ClassVar[tuple[int, ...]] = (64, 128, 192)
 
     def __post_init__(self) -> None:
         check_fields(
@@ -56,6 +57,7 @@ class Config:
             m=one_of(*self.HEIGHTS),
             n=whole(32, 256, step=32),
             cluster=one_of(1, 2, 4, 8),
+            across=one_of(1, 2, 4, 8),
             splits=whole(1, 4096),
             k=one_of(128, 256, 512, unit="bytes"),
             group=whole(1, 1 << 16),
@@ -63,16 +65,34 @@ class Config:
             out_bytes=one_of(32, 64, 128),
             out_stages=whole(1, 16),
         )
-        if self.cluster > 1 and self.k > 128:
+        if self.blocks > 8:
             raise ValueError(
-                f"Config(cluster={self.cluster}, k={self.k}): blocks share tiles of b that are 128 "
-                "bytes wide: use k=128"
+                f"Config(cluster={self.cluster}, across={self.across}): a cluster has "
+                f"{self.blocks} blocks, and may have 8: use a smaller one"
+            )
+        if self.blocks > 1 and self.k > 128:
+            raise ValueError(
+                f"Config(cluster={self.cluster}, across={self.across}, k={self.k}): blocks share "
+                "tiles that are 128 bytes wide: use k=128"
             )
         if self.n % self.cluster or self.n // self.cluster % 16:
             raise ValueError(
                 f"Config(n={self.n}, cluster={self.cluster}): each block loads {self.n} / "
                 f"{self.cluster} columns of b for the cluster, which must be a multiple of 16: use "
                 "another n"
+            )
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster * self.across
+
+    def refuse_across(self) -> None:
+        """Raise for a configuration of a kernel whose blocks do not share a."""
+        if self.across != 1:
+            raise ValueError(
+                f"{type(self).__name__}(across={self.across}): the blocks of this kernel share no "
+                "tiles of a: use across=1"
             )
 
 
@@ -85,6 +105,7 @@ class StreamKConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.refuse_across()
         if self.splits != 1:
             raise ValueError(
                 f"StreamKConfig(splits={self.splits}): the kernel divides K by itself: use splits=1"
@@ -283,7 +304,7 @@ class MatmulPlan:
     @property
     def a_tile(self) -> Tile:
         """The tile of a in a stage."""
-        return operand_tile(self.config.m, self.k, self.a, self.a_major)
+        return operand_tile(self.config.m, self.k, self.a, self.a_major, self.a_share)
 
     @property
     def b_tile(self) -> Tile:
@@ -291,18 +312,24 @@ class MatmulPlan:
         return operand_tile(self.config.n, self.k, self.b, self.b_major, self.b_share)
 
     @property
+    def a_share(self) -> int:
+        """Rows of a that each of the blocks beside each other loads for all of them."""
+        return self.config.m // self.config.across
+
+    @property
     def b_share(self) -> int:
-        """Columns of b that each block of a cluster loads for the whole cluster."""
+        """Columns of b that each of the blocks below each other loads for all of them."""
         return self.config.n // self.config.cluster
 
     @property
+    def a_copy(self) -> Tile:
+        """The box of one TMA copy of a: the whole tile, or a share or a slab of it."""
+        return copy_tile(self.a_tile, self.a_major, self.a_share)
+
+    @property
     def b_copy(self) -> Tile:
-        """The box of one TMA copy of b: the whole tile, or in a cluster a share or a slab of it."""
-        if self.config.cluster == 1:
-            return self.b_tile
-        if self.b_major == "K":
-            return Tile((1, self.b_share, self.k), self.b, self.b_tile.swizzle)
-        return Tile((1, self.k, self.b_tile.slab), self.b, self.b_tile.swizzle)
+        """The box of one TMA copy of b: the whole tile, or a share or a slab of it."""
+        return copy_tile(self.b_tile, self.b_major, self.b_share)
 
     @property
     def out_columns(self) -> int:
@@ -347,7 +374,7 @@ class MatmulPlan:
         """One producer warpgroup (`load`), which gives its registers to the consumers."""
         from numba_tma.pipeline import Roles, Warpgroups  # bodies, which the host does without
 
-        return Roles(load=Warpgroups(1, registers=40), **consumer_roles(self.warpgroups))
+        return Roles(load=Warpgroups(1, registers=40 if self.warpgroups < 3 else 32), **consumer_roles(self.warpgroups))
 
     @property
     def consumers(self) -> tuple[Role, ...]:
@@ -517,6 +544,15 @@ def operand_tile(rows: int, k: int, dtype: DType, major: str, share: int = 0) ->
         return row_tile(rows, k, dtype)
     span = math.gcd(share or rows, 128 // dtype.itemsize) * dtype.itemsize
     return Tile((1, k, rows), dtype, _SWIZZLES[span])
+
+
+def copy_tile(tile: Tile, major: str, share: int) -> Tile:
+    """Return the box of one copy of an operand's tile, of which a block loads `share` rows."""
+    _, rows, k = tile.shape if major == "K" else (1, *tile.shape[:0:-1])
+    if share == rows:
+        return tile
+    box = (1, share, k) if major == "K" else (1, k, tile.slab)
+    return Tile(box, tile.dtype, tile.swizzle)
 
 
 def row_tile(rows: int, columns: int, dtype: DType) -> Tile:

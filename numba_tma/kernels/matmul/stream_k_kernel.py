@@ -45,6 +45,7 @@ from numba_tma.host.annotations import Address, DeviceFunction, Integer, Kernel
 from numba_tma.host.debug import Site
 from numba_tma.kernels.matmul.kernel import (
     IN_FLIGHT,
+    a_load,
     b_load,
     jitted,
     operand_pipeline,
@@ -178,17 +179,16 @@ def hand_over(plan: MatmulPlan) -> tuple[DeviceFunction, DeviceFunction]:
 
 def operand_load(plan: MatmulPlan) -> DeviceFunction:
     """Return the load of the tiles of a and b of a stage; `at` is (batch, row, column)."""
-    STAGE_K, A_MAJOR, load_b = plan.k, plan.a_major, b_load(plan)
+    STAGE_K, EVERYONE = plan.k, (1 << plan.config.cluster) - 1
+    load_a, load_b = a_load(plan), b_load(plan)
 
     @device_function
     def load(a, b, stage, at, k_tile, rank, extents):  # type: ignore[no-untyped-def]
         batch, row, column = at
         a_matrix, k = batch * extents.a_stride, k_tile * STAGE_K
-        if A_MAJOR == "K":
-            a.load(stage.a, (a_matrix, row, k), stage.barrier)
-        else:
-            a.load(stage.a, (a_matrix, k, row), stage.barrier)
-        load_b(b, stage, batch * extents.b_stride, column, k, rank)
+        b_matrix = batch * extents.b_stride
+        load_a(a, stage.a, (a_matrix, row, k), stage.barrier, 0, 1)
+        load_b(b, stage.b, (b_matrix, column, k), stage.barrier, rank, EVERYONE)
 
     return load
 
@@ -241,9 +241,9 @@ def stream_k_kernel(plan: MatmulPlan) -> Kernel:
             sources = source_pipe.consumer()
         pipe, results = PIPE.start(), RESULTS.start()  # the first synchronises block or cluster
         schedule = SCHEDULER.over(extents.tile_rows // CLUSTER, extents.tile_columns, extents.batch)
-        workers, rank = ptx.nclusterid_x(), ptx.cluster_ctarank()
+        workers, rank = ptx.nctaid_x() // CLUSTER, ptx.cluster_ctarank()
         # A worker waits for those that follow it, which are the clusters of smaller numbers.
-        parts = parts_of(workers - 1 - ptx.clusterid_x(), workers, stream, extents.steps)
+        parts = parts_of(workers - 1 - ptx.ctaid_x() // CLUSTER, workers, stream, extents.steps)
         if pipe.is_producer():
             PRODUCER.set_registers()
             for part in parts:
@@ -277,7 +277,7 @@ def stream_k_kernel(plan: MatmulPlan) -> Kernel:
                     acc = add_sums(acc, part, stream, parts, rank, mma_row, columns)
                     at = (tile.batch, row, column)
                     store(acc, results, sources, out, at, mma_row, extents, terms)
-        results.close()
+        results.close(read=True)
         if HAS_SOURCES:
             source_pipe.close()
         pipe.close()

@@ -235,7 +235,7 @@ def swapped_kernel(plan: SwappedPlan) -> Kernel:
             ptx.barrier_cluster_arrive("relaxed")
         pipe = PIPE.start()
         schedule = SCHEDULER.over(extents.tile_rows, extents.tile_columns, extents.batch)
-        first, step = ptx.clusterid_x(), ptx.nclusterid_x()
+        first, step = ptx.ctaid_x() // BLOCKS, ptx.nctaid_x() // BLOCKS
         begin = np.uint32(np.uint32(rank * extents.steps) // np.uint32(BLOCKS))
         end = np.uint32(np.uint32((rank + 1) * extents.steps) // np.uint32(BLOCKS))
         if pipe.is_producer():

@@ -109,7 +109,7 @@ def tcgen05_pair_kernel(plan: Tcgen05Plan) -> Kernel:
                 origin = (tile.batch, tile.row * M + rank * HALF_M, tile.column * N)
                 store_tile(acc, results, origin, lane, out, sources, extents, terms)
                 finished.release()
-        results.close()
+        results.close(read=True)
         pipe.close()
         sums.close()
 

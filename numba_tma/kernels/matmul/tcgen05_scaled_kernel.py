@@ -139,7 +139,7 @@ def tcgen05_scaled_kernel(plan: Tcgen05ScaledPlan) -> Kernel:
                 origin = (tile.batch, (tile.row * GROUP + rank) * BLOCK_M, tile.column * N)
                 store_tile(acc, results, origin, lane, out, sources, extents, terms)
                 finished.release()
-        results.close()
+        results.close(read=True)
         pipe.close()
         sums.close()
 

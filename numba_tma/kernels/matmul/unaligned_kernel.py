@@ -292,7 +292,7 @@ def unaligned_kernel(plan: UnalignedPlan) -> Kernel:
             ptx.barrier_cluster_arrive("relaxed")
         pipe = PIPE.start()
         schedule = SCHEDULER.over(extents.tile_rows, extents.tile_columns, extents.batch)
-        first, step = ptx.clusterid_x(), ptx.nclusterid_x()
+        first, step = ptx.ctaid_x() // CLUSTER, ptx.nctaid_x() // CLUSTER
         begin = np.uint32(np.uint32(rank * extents.steps) // np.uint32(CLUSTER))
         end = np.uint32(np.uint32((rank + 1) * extents.steps) // np.uint32(CLUSTER))
         if pipe.is_producer():

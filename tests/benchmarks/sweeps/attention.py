@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import re
@@ -72,27 +73,28 @@ def chosen_plan(case, sms):
 
 
 def plans(case, chosen):
-    """Return the plans that are tried for a case: tiles, packed heads, stages of queries."""
+    """Return the plans that are tried for a case: tiles, packed heads, stages of queries, turns."""
     problem, group = problem_of(case), case.shape[2] // case.shape[5]
     found = {chosen: None}
     for warpgroups, block_k, stages in TILES[problem.head_dim]:
         votes = problem.head_dim > 64
         one = AttentionPlan(warpgroups, block_k, stages, votes=votes)
         one = replace(one, heads_together=0 if problem.causal else 1)
-        for packed_heads in PACKS:
-            for q_stages in (1, 2):
-                plan = replace(one, packed_heads=packed_heads, q_stages=q_stages)
-                try:
-                    check_plan("attention", problem, plan, group)
-                except ValueError:
-                    continue
-                found[plan] = None
+        forms = itertools.product(PACKS, (1, 2), (False, True))
+        for packed_heads, q_stages, turns in forms:
+            plan = replace(one, packed_heads=packed_heads, q_stages=q_stages, turns=turns)
+            try:
+                check_plan("attention", problem, plan, group)
+            except ValueError:
+                continue
+            found[plan] = None
     return list(found)
 
 
 def short(plan):
     """Return a plan in few letters."""
     text = f"{64 * plan.warpgroups}x{plan.block_k} stages {plan.stages} packed {plan.packed_heads}"
+    text += " turns" * plan.turns
     return f"{text} q_stages {plan.q_stages} splits {plan.splits} together {plan.heads_together}"
 
 
