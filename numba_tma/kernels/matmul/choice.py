@@ -36,10 +36,8 @@ from numba_tma.kernels.matmul.plan import (
     unaligned_extent,
 )
 
-#: Rows up to which operands are swapped (swap A/B), and up to which `tune` tries it.
-FEW_ROWS, MOST_ROWS = 32, 64
-#: Columns up to which the same kernel multiplies, of how many rows at least, and bytes of K.
-FEW_COLUMNS, MANY_ROWS, LONG_K = 64, 1024, 1024
+#: Rows, or columns, up to which the kernel for few of them is tried (swap A/B).
+FEW = 128
 
 C = TypeVar("C", bound=Config)
 
@@ -111,14 +109,16 @@ class MatmulProblem:
         return -(-self.k * self.itemsize // config.k)
 
 
-# Fitted to 35 products on an H200, in cycles of 1.6 GHz.
+# Fitted to 1,847 times of 94 products on an H200, in cycles of 1.6 GHz.
 # Bytes per cycle: an SM's shared memory, DRAM, and the split-K reduction.
-_SHARED, _DRAM, _PARTS = 135, 4700, 470
-_LATENCY = 3600  # cycles from a load's issue to the full stage
-_FIRST, _SECOND_KERNEL = 2450, 1600  # cycles until the first stage is full; of a second launch
-_STAGE, _TILE = 320, 2750  # cycles of a stage at least; of a tile's prologue and epilogue
-_APART = 0.7  # fraction of the shorter of loading and multiplying that is not hidden
-_SPLIT_LINES = 3300  # bytes per cycle from L2, of rows that begin inside of lines
+_SHARED, _DRAM, _PARTS = 166, 2670, 1520
+_LATENCY = 742  # cycles from a load's issue to the full stage
+_FIRST, _SECOND_KERNEL = 3036, 4000  # cycles until the first load arrives; of a second launch
+_ARRIVING = 101  # bytes of the first stage per cycle
+_STAGE, _TILE, _COLUMN = 279, 616, 4.33  # cycles of a stage at least; of a tile, and its columns
+_APART = 0.74  # fraction of the shorter of loading and multiplying that is not hidden
+_SPLIT_LINES = 3610  # bytes per cycle from L2, of rows that begin inside of lines
+_ALIGNED = 3770  # nanoseconds of a launch
 
 
 def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
@@ -130,7 +130,7 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     written = m + n
     read = m + m // 64 * n  # each warpgroup reads its rows of a, and all of b
     stage = max((written + read) / _SHARED * config.k, _STAGE)
-    tile = -(-p.steps(config) // config.splits) * stage + _TILE
+    tile = -(-p.steps(config) // config.splits) * stage + _TILE + _COLUMN * n
     elements = p.batch * p.rows * p.columns
     factors = p.batch * (p.rows + p.columns) * p.k * p.itemsize
     loaded = (min(m, p.rows) + min(n, p.columns)) * config.k
@@ -138,7 +138,8 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     in_flight = (min(config.stages, free // ((m + n) * config.k)) - 1) * loaded
     busy = min(1, clusters / together) * sms
     rate = min(_DRAM, busy * in_flight / _LATENCY)
-    one, all_ = _FIRST + waves * tile, (factors + elements * p.out_itemsize) / rate
+    first = _FIRST + (m + n) * config.k / _ARRIVING
+    one, all_ = first + waves * tile, (factors + elements * p.out_itemsize) / rate
     cycles = max(one, all_) + _APART * min(one, all_)
     if p.split_lines:
         from_l2 = clusters // config.splits * (down + right) * p.k * p.itemsize
@@ -148,11 +149,14 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     return cycles
 
 
-# Few rows: fitted to 130 times of 8 layers on an H200.
-_STREAM, _PORT = 4490, 102  # bytes per nanosecond: DRAM; what one SM takes
-_IN_FLIGHT = 1300  # nanoseconds from a load's issue to the full stage
-_ALONE = 1400  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
-_TOGETHER = 270  # nanoseconds to reduce the sums of a cluster's blocks
+# Few rows or columns: fitted to 390 times of 55 products on an H200.
+_STREAM, _PORT = 3200, 65  # bytes per nanosecond: DRAM; what one SM takes
+_IN_FLIGHT = 1820  # nanoseconds from a load's issue to the full stage
+_ALONE = 1800  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
+_TOGETHER = 104  # nanoseconds of each halving of a cluster's sums
+_LINES = 4125  # bytes per nanosecond from L2, of rows that begin inside of lines
+_WRITTEN = 301  # elements of the result per nanosecond
+_NARROW = 5700  # nanoseconds of a launch
 
 
 def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int) -> float:
@@ -178,28 +182,32 @@ def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int
     waves, rest = divmod(tiles, slots)
     time = waves * wave(slots) + (wave(rest) if rest else 0)
     if config.cluster > 1:
-        time += -(-tiles // slots) * _ALONE + _TOGETHER
-    return time
+        time += -(-tiles // slots) * _ALONE + _TOGETHER * math.log2(config.cluster)
+    if p.split_lines:
+        time = max(time, tiles * p.k * p.itemsize * loaded / _LINES)
+    return time + p.batch * p.rows * p.columns / _WRITTEN
 
 
 def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
     """Yield the configurations of a problem with few rows, or else with few columns."""
-    first: Literal["a", "b"] = "b" if problem.rows <= MOST_ROWS else "a"
-    few = problem.rows if first == "b" else problem.columns
-    if problem.splittable and few <= MOST_ROWS:
-        n = -(-few // 8) * 8
-        for cluster in (1, 2, 4, 8):
-            long = 512 if n <= 16 and cluster == 1 else 256  # faster, where five such stages fit
-            for m, blocks, k in ((64, 1, long), (64, 2, 256), (128, 1, 256)):
-                yield SwappedConfig(m, n, cluster, blocks, k, first=first)
+    first: Literal["a", "b"] = "b" if problem.rows <= problem.columns else "a"
+    few = min(problem.rows, problem.columns)
+    if problem.splittable and few <= FEW:
+        for parts in (1, 2) if few > 32 else (1,):
+            n = -(-few // (8 * parts)) * 8
+            for cluster in (1, 2, 4, 8):
+                long = 512 if n <= 16 else 256  # faster, where five such stages fit
+                for m, blocks, k in ((64, 1, long), (64, 2, 256), (128, 1, 256)):
+                    yield SwappedConfig(m, n, cluster, blocks, k, first=first)
 
 
-# Operands of any alignment: fitted to 48 times of 20 products on an H100, in nanoseconds.
-_LAUNCHED, _TILES, _REDUCED = 4200, 2460, 2000  # of all; of a tile; of the sums of a cluster
-_ROUND, _CHUNK = 980, 28  # of a stage, and of each chunk that a thread moves
-_STAGED, _STORED = 26, 2.6  # bytes per nanosecond and SM; elements of the result
-_COPY, _COPIED = 3000, 600  # of a launch; bytes of an operand, each read and written
-_ALIGNED, _NARROW = 4000, 7500  # what the models of aligned operands leave out
+# Operands of any alignment: fitted to 370 times of 33 products on an H200 and an H100, in
+# nanoseconds.
+_LAUNCHED, _TILES, _REDUCED = 4170, 2135, 889  # of all; of a tile; of halving a cluster's sums
+_ROUND, _CHUNK = 734, 53  # of a stage, and of each chunk that a thread moves
+_STAGED, _STORED = 27.3, 1200  # bytes per nanosecond and SM; elements of the result
+_READ = 5450  # bytes per nanosecond from DRAM
+_COPY, _COPIED = 2900, 1530  # of a launch; bytes of an operand, each read and written
 
 
 def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: int) -> float:
@@ -220,8 +228,8 @@ def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: 
     stage = max(_ROUND + _CHUNK * chunks, staged / _STAGED)
     stages = -(-p.steps(config) // config.cluster)
     time = _LAUNCHED + -(-blocks // (sms * most)) * (stages * stage + _TILES)
-    time += p.batch * p.rows * p.columns / _STORED / 1000
-    return time + (_REDUCED if config.cluster > 1 else 0)
+    time += p.batch * p.rows * p.columns / _STORED + _REDUCED * math.log2(config.cluster)
+    return time + p.batch * (p.rows + p.columns) * p.k * p.itemsize / _READ
 
 
 def unaligned(problem: MatmulProblem) -> Iterator[UnalignedConfig]:
@@ -279,12 +287,6 @@ def with_parts(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> Iter
                     yield replace(config, splits=splits)
 
 
-def _is_long(problem: MatmulProblem, sms: int) -> bool:
-    """Return whether K needs more parts than a cluster has blocks, to occupy all SMs."""
-    tiles = -(-max(problem.rows, problem.columns) // 64) * problem.batch
-    return 32 * tiles < sms and problem.k * problem.itemsize > 1 << 17
-
-
 @functools.lru_cache(maxsize=4096)
 def choose(problem: MatmulProblem, sms: int) -> AnyConfig:
     """Return the configuration that is expected to be fastest."""
@@ -299,20 +301,13 @@ def choose(problem: MatmulProblem, sms: int) -> AnyConfig:
 def choose_aligned(problem: MatmulProblem, sms: int) -> tuple[AnyConfig, float]:
     """Return the fastest configuration whose operands TMA loads, and nanoseconds with copies."""
     copies = sum(_COPY + nbytes / _COPIED for nbytes in problem.copied)
-    if _is_narrow(problem) and not _is_long(problem, sms):
-        times = {c: expected_nanoseconds(problem, c, sms) for c in swapped(problem)}
-        few = min(times, key=lambda config: times[config])
-        return few, _NARROW + copies + times[few]
-    config = choose_from(CONFIGS, problem, sms)
-    return config, _ALIGNED + copies + expected_cycles(problem, config, sms) / 1.6
-
-
-def _is_narrow(problem: MatmulProblem) -> bool:
-    """Return whether a problem has so few rows or columns that no tile of `CONFIGS` fits them."""
-    if problem.rows <= FEW_ROWS or not problem.splittable:
-        return problem.splittable
-    long = problem.rows >= MANY_ROWS and problem.k * problem.itemsize >= LONG_K
-    return problem.columns <= FEW_COLUMNS and long
+    config: AnyConfig = choose_from(CONFIGS, problem, sms)
+    time = _ALIGNED + expected_cycles(problem, config, sms) / 1.6
+    for other in swapped(problem):
+        expected = _NARROW + expected_nanoseconds(problem, other, sms)
+        if expected < time:
+            config, time = other, expected
+    return config, copies + time
 
 
 def choose_tcgen05(problem: MatmulProblem, sms: int, scaled: bool = False) -> Tcgen05Config:
