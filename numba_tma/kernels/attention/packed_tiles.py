@@ -191,7 +191,7 @@ class PackedTiles:
                 if laneid() == 0:
                     st_shared_u32(slot + 4, NO_HEAD)
             elif walk.before <= number and number < walk.after:  # in one lane
-                tile = self.tile(walk.sequence, u32(number - walk.before))
+                tile = self.tile(walk.sequence(), u32(number - walk.before))
                 words = u32(tile.query_block), u32(tile.head), u32(tile.query), u32(tile.queries)
                 st_shared_v4_u32(slot, words)
                 st_shared_v2_u32(slot + 16, (u32(tile.key), u32(tile.keys)))
@@ -231,11 +231,14 @@ class SequenceWalk:
     """A warp's walk through the sequences: each lane has one of 32. Numbers only go up."""
 
     schedule: PackedTiles
-    sequence: u32 = 0  #: of the lane
     before: u32 = 0  #: number of its first tile
     after: u32 = 0  #: number after its last tile
     end: u32 = 0  #: number after the last tile of the 32 sequences
     first: u32 = 0  #: of the next 32 sequences
+
+    def sequence(self) -> int:
+        """Return the sequence of the lane."""
+        return u32(self.first - WARP + laneid())
 
     def reaches(self, number: Any) -> bool:
         """Walk on to the sequence of a number; return whether there is one."""
@@ -246,9 +249,9 @@ class SequenceWalk:
     def _step(self) -> None:
         """Walk on to the next 32 sequences."""
         count = u32(0)
-        self.sequence = u32(self.first + laneid())
-        if self.sequence < self.schedule.sequences:
-            count = u32(self.schedule.num_blocks(self.sequence) * self.schedule.heads)
+        self.first += WARP
+        if self.sequence() < self.schedule.sequences:
+            count = u32(self.schedule.num_blocks(self.sequence()) * self.schedule.heads)
         total, distance = count, u32(1)
         self.before = self.end
         while distance < WARP:  # `total` is that of the lanes that differ in lower bits alone
@@ -259,7 +262,6 @@ class SequenceWalk:
             distance = u32(2 * distance)
         self.after = u32(self.before + count)
         self.end += total
-        self.first += WARP
 
 
 @device_class()

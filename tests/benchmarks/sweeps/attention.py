@@ -121,7 +121,7 @@ def plans(case, chosen):
     for warpgroups, block_k, stages in TILES[problem.head_dim]:
         votes = problem.head_dim > 64
         one = AttentionPlan(warpgroups, block_k, stages, votes=votes)
-        one = replace(one, heads_together=0 if problem.causal else 1)
+        one = replace(one, heads_together=0 if problem.causal and not problem.packed else 1)
         forms = itertools.product(PACKS, (1, 2), (False, True))
         for packed_heads, q_stages, turns in forms:
             plan = replace(one, packed_heads=packed_heads, q_stages=q_stages, turns=turns)
