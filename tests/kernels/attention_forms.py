@@ -130,7 +130,7 @@ def form(name: str) -> tuple[Any, tuple[Any, ...]]:
     fields |= {f"{name}_scale": types.float32[::1] for name in "qkv"}
     fields |= {"starts_q": types.int32[::1], "starts_k": types.int32[::1]}
     fields["counter"] = types.uint32[::1]
-    flags = {"starts_q": "packed", "starts_k": "packed", "counter": "draws", "partials": "splits"}
+    flags = {"starts_q": "packed", "starts_k": "packed", "counter": "packed", "partials": "splits"}
     more = [
         typ if getattr(problem, flags.get(name, name)) else EMPTY for name, typ in fields.items()
     ]

@@ -69,8 +69,8 @@ Variants are functions that take the same place, chosen in `tile_load` and `tile
   and threads add it to O in float32, since a sum of 8-bit products keeps about 14 bits. P is
   multiplied with 2**8 to use more of e4m3's range (`FP8_LIFT`). wgmma reads 8-bit operands only
   K-major, so a kernel before this one transposes V to V' (`transpose_v`).
-- Packed sequences: `load_v_packed`, `store_packed`, and the schedule `PackedSchedule`. Under a
-  causal mask blocks draw their tiles: the producer passes the number of each with its stage of Q.
+- Packed sequences: `load_v_packed`, `store_packed`, and the schedule `PackedScheduler`: the second
+  warp of the producer warpgroup draws the block's tiles from a counter (`packed_tiles.py`).
 - Split-K/V: `store_partial` and `lse_split` instead of the stores of O and lse. A tile is scheduled
   once for each split of its K/V tiles, and a second kernel combines the splits (`split_kv`).
 
@@ -96,6 +96,7 @@ from numba_tma.device.shared import shared_tile
 from numba_tma.host.annotations import DeviceFunction, Kernel, Registers
 from numba_tma.host.warpgroup import ROWS, THREADS
 from numba_tma.kernels.attention.loads import tile_load
+from numba_tma.kernels.attention.packed_tiles import draws
 from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.softmax import (
     apply_mask,
@@ -123,7 +124,7 @@ from numba_tma.kernels.attention.turns import (
     take_turn,
 )
 from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups
-from numba_tma.pipeline.consumer import TileConsumer
+from numba_tma.ptx import bar_warp_sync
 
 ALL_LANES = 0xFFFFFFFF
 
@@ -140,14 +141,6 @@ class RowState(NamedTuple):
     rescale: Any  #: exp(previous maximum - row_max), by which O is still to be multiplied
     needs_rescale: Any  #: whether O must be multiplied by `rescale`: see `vote_on_rescale`
     rows: Any  #: `WarpgroupRows`: the 64 rows, and the columns of the latest K/V tile they see
-
-
-@device_function
-def wait_for_q(form: AttentionForm, consumer: TileConsumer, stage: Any) -> Any:
-    """Return the stage of Q. A drawn tile brings its stage; for a dealt one this waits."""
-    if form.draws:
-        return stage
-    return consumer.wait()
 
 
 # ------------------------------------------------------------------- consumers: 16-bit inputs
@@ -324,7 +317,8 @@ def warpgroup_number() -> Any:
 @functools.cache
 def tile_computation(form: AttentionForm) -> DeviceFunction:
     """Return what a consumer warpgroup does with a tile: it computes and stores its rows."""
-    problem, O_IN_Q, SPLITS = form.problem, form.stages_o_in_q, form.problem.splits
+    problem, O_IN_Q = form.problem, form.stages_o_in_q
+    SPLITS, PACKED = problem.splits, problem.packed
     first, step, finish = first_16bit, step_16bit, finish_16bit
     if problem.is_fp8:
         first, step, finish = first_fp8, step_fp8, finish_fp8
@@ -335,15 +329,14 @@ def tile_computation(form: AttentionForm) -> DeviceFunction:
 
     @device_function
     def compute(  # type: ignore[no-untyped-def]
-        tile, stage, warpgroup, turn, consumers, o_pipe, out, queries, keys, heads, group, scale,
-        options,
+        tile, warpgroup, turn, consumers, o_pipe, out, queries, keys, heads, group, scale, options
     ):  # fmt: skip
         q_consumer, k_consumer, v_consumer = consumers
         sequence = locate(tile, queries, keys, options)
         kv = kv_range(tile, sequence, options)
         rows = rows_of(tile, warpgroup, sequence, kv.first_key, queries, heads, options)
         scales = scales_of(scale, sequence.batch, tile.head, heads, group, options)
-        my_rows = wait_for_q(form, q_consumer, stage).tile(warpgroup).q
+        my_rows = q_consumer.wait().tile(warpgroup).q
         my_q = my_rows.view(form.q_rows).matrix_descriptor()
         state = first(form, my_q, k_consumer, rows, scales, kv.tiles > 1)
         for j in range(1, kv.tiles):
@@ -360,6 +353,8 @@ def tile_computation(form: AttentionForm) -> DeviceFunction:
             o_pipe.tail(read=True)  # TMA has read O, the next Q may come
             q_consumer.release()
         store_lse(form, state, row_sum, queries, heads, tile.head, sequence, options)
+        if PACKED:
+            bar_warp_sync()  # ptxas then sees that warps do not diverge in the loop over tiles
 
     return compute
 
@@ -373,7 +368,7 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
     log2(e); and `OptionalArguments`. With packed heads of Q, both numbers of heads count packs.
     """
     FORM = AttentionForm(problem, plan)
-    SPLITS, O_IN_Q, DRAWN = problem.splits, FORM.stages_o_in_q, FORM.draws
+    SPLITS, O_IN_Q, PACKED = problem.splits, FORM.stages_o_in_q, problem.packed
     # Each consumer warpgroup is a role of its own, and its rows of Q and O are tiles of their own.
     consumers = {f"math{i}": Warpgroups(1) for i in range(plan.warpgroups)}
     ROLES = Roles(**consumers, load=Warpgroups(1, registers=plan.load_registers))
@@ -410,35 +405,27 @@ def attention_kernel(problem: AttentionProblem, plan: AttentionPlan) -> Kernel:
             o_pipe = OUT.start()
         q_pipe = Q.start(tiles=q_tile, sync=False)
         k_pipe = K.start(sync=False)
-        v_pipe = V.start()  # synchronises the block, for Q and K as well
         tiles = schedule(queries, keys, heads, batch, options)
+        v_pipe = V.start()  # synchronises the block, for Q, K and the schedule as well
         if q_pipe.is_producer():
             PRODUCER.set_registers()
             maps = q, k, v
             producers = q_pipe.producer(), k_pipe.producer(), v_pipe.producer()
-            if DRAWN:
-                for tile, number in tiles.drawn(options.counter, producers[0]):  # in one thread
-                    load_tile(tile, number, maps, producers, queries, keys, group, options)
+            if PACKED and draws(PRODUCER.thread()):
+                tiles.draw(options.counter)
             elif producers[0].enters():
                 for tile in tiles.tiles():
-                    load_tile(tile, 0, maps, producers, queries, keys, group, options)
+                    load_tile(tiles, tile, maps, producers, queries, keys, group, options)
         else:
             CONSUMER.set_registers()  # all consumer warpgroups have equal registers
             warpgroup = warpgroup_number()
             turn = begin_turns(FORM, warpgroup)
             consumers = q_pipe.consumer(), k_pipe.consumer(), v_pipe.consumer()
-            if DRAWN:
-                for tile, stage in tiles.received(consumers[0]):
-                    compute_tile(
-                        *(tile, stage, warpgroup, turn, consumers, o_pipe, out),
-                        *(queries, keys, heads, group, scale, options),
-                    )
-            else:
-                for tile in tiles.tiles():
-                    compute_tile(
-                        *(tile, 0, warpgroup, turn, consumers, o_pipe, out),
-                        *(queries, keys, heads, group, scale, options),
-                    )
+            for tile in tiles.tiles():
+                compute_tile(
+                    *(tile, warpgroup, turn, consumers, o_pipe, out),
+                    *(queries, keys, heads, group, scale, options),
+                )
             end_turns(FORM, warpgroup)
             if not SPLITS:
                 o_pipe.tail(read=True)

@@ -127,9 +127,8 @@ def launch_attention(
         arguments["softcap"] = np.float32(scale / softcap)
     if starts:
         arguments |= dict(zip(("starts_q", "starts_k"), (s.as_argument() for s in starts)))
-        if problem.draws:
-            arguments["counter"] = counter = queue_counter()
-            workspace.append(counter)
+        arguments["counter"] = counter = queue_counter()
+        workspace.append(counter)
     splits = min(plan.splits, -(-keys // plan.block_k))
     if splits > 1:
         problem, batch = replace(problem, splits=True, lse=True), batch * splits

@@ -22,19 +22,12 @@ from numba_tma.pipeline.producer import TileProducer
 def load_q(
     form: AttentionForm,
     producer: TileProducer,
-    number: Integer,
     q: Any,
     tile: Any,
     sequence: Any,
 ) -> None:
-    """Load the queries of a tile, 64 rows for each consumer warpgroup, when Q's stage is empty.
-
-    The consumers learn the `number` of a tile that was drawn.
-    """
-    if form.draws:
-        stage = producer.acquire_for(number)
-    else:
-        stage = producer.acquire()
+    """Load the queries of a tile, 64 rows for each consumer warpgroup, when Q's stage is empty."""
+    stage = producer.acquire()
     for i in range(form.warpgroups):
         row = sequence.query + tile.query_block * form.tile_queries + i * form.warpgroup_queries
         head = tile.head * form.packed_heads
@@ -97,14 +90,14 @@ def load_v_packed(
 @functools.cache
 def tile_load(form: AttentionForm) -> DeviceFunction:
     """Return the load of a tile of queries, and of the K/V tiles that it sees, by one thread."""
-    locate, kv_range, _ = tile_functions(form)
+    PACKED, (locate, kv_range, _) = form.problem.packed, tile_functions(form)
     load_v = load_v_packed if form.problem.packed else load_v_16bit
     if form.problem.is_fp8:
         load_v = load_v_fp8
 
     @device_function
     def load(  # type: ignore[no-untyped-def]
-        tile, number, maps, producers, queries, keys, group, options
+        tiles, tile, maps, producers, queries, keys, group, options
     ):
         q, k, v = maps
         q_producer, k_producer, v_producer = producers
@@ -113,10 +106,12 @@ def tile_load(form: AttentionForm) -> DeviceFunction:
         v_key = kv.first_key  # of the next V tile; the next K tile is one ahead
         load_k(k_producer, k, sequence, v_key, kv_head)
         # After K0: Q's stage is empty only when an earlier tile has been computed.
-        load_q(form, q_producer, number, q, tile, sequence)
+        load_q(form, q_producer, q, tile, sequence)
         for _ in range(1, kv.tiles):
             load_k(k_producer, k, sequence, v_key + form.block_k, kv_head)
             v_key = load_v(form, v_producer, v, sequence, v_key, kv_head)
+        if PACKED:
+            tiles.request()
         load_v(form, v_producer, v, sequence, v_key, kv_head)
 
     return load

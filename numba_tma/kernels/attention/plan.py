@@ -80,11 +80,6 @@ class AttentionProblem:
         return not (self.left or self.right or self.packed or self.splits or scaled)
 
     @property
-    def draws(self) -> bool:
-        """Whether blocks draw their tiles: those of packed sequences that differ under the mask."""
-        return self.packed and self.causal and not self.left
-
-    @property
     def is_fp8(self) -> bool:
         """Whether inputs are e4m3. wgmma reads 8-bit operands K-major only, so V is transposed."""
         return self.dtype.itemsize == 1
@@ -288,11 +283,6 @@ class AttentionForm:
     def turns(self) -> bool:
         """Whether consumer warpgroups take turns to start their products."""
         return self.plan.turns
-
-    @property
-    def draws(self) -> bool:
-        """Whether blocks draw tiles of queries from a counter, whose numbers come with Q."""
-        return self.problem.draws
 
     @property
     def masks_left(self) -> bool:

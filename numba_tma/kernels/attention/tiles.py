@@ -18,7 +18,7 @@ from numba_tma.backend.primitives import quotient
 from numba_tma.device.causal_scheduler import CausalLPTScheduler
 from numba_tma.host.annotations import DeviceFunction, Integer
 from numba_tma.kernels._host.limits import CACHED_BYTES
-from numba_tma.kernels.attention.packed_tiles import PackedSchedule
+from numba_tma.kernels.attention.packed_tiles import PackedScheduler
 from numba_tma.kernels.attention.plan import AttentionForm
 from numba_tma.ptx import shfl_sync_idx_b32
 
@@ -62,11 +62,14 @@ def locate_packed(tile: Any, queries: Integer, keys: Integer, options: Any) -> A
 def schedule_function(form: AttentionForm) -> DeviceFunction:
     """Return the device function that makes the schedule: its ``tiles()`` are those of the block.
 
-    Tiles under a mask have different numbers of K/V tiles, and the longest come first.
+    Tiles under a mask have different numbers of K/V tiles, and the longest come first. Executed by
+    every thread of the block, which synchronises afterwards.
     """
-    BLOCK_Q = form.tile_queries
-    KEYS = CACHED_BYTES // (2 * form.head_dim * form.dtype.itemsize) if form.draws else 0
-    SCHEDULER = CausalLPTScheduler(BLOCK_Q, form.block_k, form.plan.heads_together or None)
+    if form.problem.packed:
+        return packed_schedule_function(form)
+    SCHEDULER = CausalLPTScheduler(
+        form.tile_queries, form.block_k, form.plan.heads_together or None
+    )
 
     @device_function
     def schedule(
@@ -74,14 +77,23 @@ def schedule_function(form: AttentionForm) -> DeviceFunction:
     ) -> Any:
         return SCHEDULER.over(queries, keys, heads, batch)
 
+    return schedule
+
+
+def packed_schedule_function(form: AttentionForm) -> DeviceFunction:
+    """Return what `schedule_function` does, of packed sequences."""
+    problem, cached_keys = form.problem, 0
+    if problem.causal and not problem.left:  # else tiles of a sequence are about equally long
+        cached_keys = CACHED_BYTES // (2 * form.head_dim * form.dtype.itemsize)
+    SCHEDULER = PackedScheduler(form.tile_queries, cached_keys, form.plan.q_stages + 1)
+
     @device_function
-    def packed_schedule(
+    def schedule(
         queries: Integer, keys: Integer, heads: Integer, batch: Integer, options: Any
     ) -> Any:
-        starts_q, starts_k = options.starts_q, options.starts_k
-        return PackedSchedule(BLOCK_Q, KEYS, starts_q, starts_k, u32(heads), u32(batch))
+        return SCHEDULER.over(options.starts_q, options.starts_k, heads, batch)
 
-    return packed_schedule if form.problem.packed else schedule
+    return schedule
 
 
 # -------------------------------------------------------------------------------- K/V tiles

@@ -15,6 +15,7 @@ from numba_tma.host.annotations import DeviceArray
 from numba_tma.tools.bench.attention import HEADS, check_rows
 from numba_tma.tools.bench.peers import offered, shipped, working
 from numba_tma.tools.bench.results import Cases, Measured, operations
+from numba_tma.tools.bench.survey.calls import Call
 from numba_tma.tools.bench.timing import Run, worse_of_two
 
 LENGTHS, DEPTH = (2879, 512, 8192, 1200, 4000, 777, 6007, 1861), 128
@@ -65,33 +66,46 @@ def _flash_attention_4(
     return {"FlashAttention-4": run}
 
 
-def bench_attention_varlen(torch: ModuleType, lengths: tuple[int, ...], causal: bool) -> Measured:
-    """Time attention of such sequences; what a causal mask leaves out is not counted as done."""
+def call_of(torch: ModuleType, lengths: tuple[int, ...], depth: int, causal: bool) -> Call:
+    """Return the call on such sequences; what a causal mask leaves out is not counted as done."""
     attention = shipped("attention", "attention_varlen")
     ends = list(itertools.accumulate(lengths, initial=0))
     starts = torch.tensor(ends, device="cuda", dtype=torch.int32)
-    shape = (ends[-1], HEADS, DEPTH)
-    q, k, v = (torch.randn(shape, device="cuda").bfloat16() for _ in range(3))
+    q, k, v = (torch.randn((ends[-1], HEADS, depth), device="cuda").bfloat16() for _ in range(3))
     o = torch.full_like(q, float("nan"))
-    ours = functools.partial(attention, q, k, v, starts, starts, out=o, causal=causal)
-    right = functools.partial(_check, torch, q, k, v, ends, causal)
-    ours()
-    right(o)
-    case = f"attention varlen {_named(lengths, causal)}"
+
+    def ours(**options: Any) -> Any:
+        attention(q, k, v, starts, starts, out=o, causal=causal, **options)
+        return o
+
     of_torch = {"torch FLASH": _torch(torch, q, k, v, starts, max(lengths), causal)}
     source = functools.partial(_flash_attention_4, q, k, v, starts, causal)
-    peers = working(torch, case, of_torch | offered(case, {"FlashAttention-4": source}), right)
-    count = 4 * HEADS * sum(n * n for n in lengths) * DEPTH // (2 if causal else 1)
-    return operations(count, worse_of_two({"numba_tma": ours, **peers}))
+    return Call(
+        ours,
+        functools.partial(_check, torch, q, k, v, ends, causal),
+        of_torch | offered(named(lengths, depth, causal), {"FlashAttention-4": source}),
+        sum(t.nbytes for t in (q, k, v, o)),
+        4 * HEADS * sum(n * n for n in lengths) * depth // (2 if causal else 1),
+    )
 
 
-def _named(lengths: tuple[int, ...], causal: bool) -> str:
+def bench_attention_varlen(torch: ModuleType, lengths: tuple[int, ...], causal: bool) -> Measured:
+    """Time attention of such sequences."""
+    call = call_of(torch, lengths, DEPTH, causal)
+    call.right(call.ours())
+    case = f"attention varlen {named(lengths, DEPTH, causal)}"
+    peers = working(torch, case, call.peers, call.right)
+    return operations(call.operations, worse_of_two({"numba_tma": call.ours, **peers}))
+
+
+def named(lengths: tuple[int, ...], depth: int, causal: bool) -> str:
+    """Return the name of a case."""
     what = f"{len(lengths)} of {min(lengths)} to {max(lengths)}"
-    return f"bf16 {'causal' if causal else 'full'} {what} x {HEADS} x {DEPTH}"
+    return f"bf16 {'causal' if causal else 'full'} {what} x {HEADS} x {depth}"
 
 
 CASES: Cases = {
-    ("attention varlen", _named(LENGTHS, causal)): functools.partial(
+    ("attention varlen", named(LENGTHS, DEPTH, causal)): functools.partial(
         bench_attention_varlen, lengths=LENGTHS, causal=causal
     )
     for causal in (False, True)

@@ -1,11 +1,13 @@
 """The fastest plan of attention by shape, the expected times, and the peers.
 
-``python tests/benchmarks/sweeps/attention.py [--below 0.95 | --shape BxQxHxD/KxH[c] ...]
-[--seconds N]`` from the repository's root, whose library it measures. A shape is batch, queries,
-heads and head dim, then keys and their heads; "c" is causal. Without ``--shape``, the shapes are
-the survey's. ``--below 0.95`` keeps those whose ratio in ``--results`` is below 0.95. Lines go from
-the fastest to the slowest; "chosen" marks what `plan_for` takes. Wrong values and failures are
-printed. ``--prepare J`` compiles in J processes first, into the kernel cache.
+``python tests/benchmarks/sweeps/attention.py [--below 0.95 | --shape BxQxHxD/KxH[c] ... |
+--packed [D ...]] [--seconds N]`` from the repository's root, whose library it measures. A shape is
+batch, queries, heads and head dim, then keys and their heads; "c" is causal. Without ``--shape``,
+the shapes are the survey's. ``--below 0.95`` keeps those whose ratio in ``--results`` is below
+0.95. ``--packed`` measures packed sequences, of these head dims or of all. Lines go from the
+fastest to the slowest; "chosen" marks what `plan_for` takes. Wrong values and failures are printed.
+``--prepare J`` compiles in J processes first, into the kernel cache. ``--json FILE`` writes the
+times as rows, those of packed sequences as the group "packed" of `attention_plans.json`.
 """
 
 from __future__ import annotations
@@ -21,13 +23,17 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import NamedTuple
 
 sys.path.insert(0, os.getcwd())
 
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.attention import AttentionPlan, attention
+from numba_tma.kernels.attention import AttentionPlan
 from numba_tma.kernels.attention.choice import PACKS, plan_for
 from numba_tma.kernels.attention.plan import AttentionProblem, check_plan
+from numba_tma.tools.bench import attention_varlen
+from numba_tma.tools.bench.attention import HEADS
 from numba_tma.tools.bench.survey.calls import call_of
 from numba_tma.tools.bench.survey.draw import FAMILIES, Case, cases
 from numba_tma.tools.bench.timing import time_alternating
@@ -39,6 +45,27 @@ TILES = {
     128: ((2, 112, 2), (2, 128, 2), (2, 176, 2)),
     256: ((1, 64, 2), (2, 64, 2), (2, 80, 2)),
 }
+
+
+#: Lengths of packed sequences, by what they are called.
+PACKED = {
+    "8 of 512 to 8192": attention_varlen.LENGTHS,
+    "64 of 20 to 700": tuple(Random(0).randint(20, 700) for _ in range(64)),
+}
+
+
+class PackedCase(NamedTuple):
+    """Packed sequences: what their lengths are called, the head dim and the mask."""
+
+    lengths: str
+    head_dim: int
+    causal: bool
+
+    @property
+    def name(self):
+        """What the rows of the case are called."""
+        mask = "causal" if self.causal else "full"
+        return f"bf16 {self.lengths} x {HEADS} x {self.head_dim}, {mask}"
 
 
 def parsed(text):
@@ -61,25 +88,40 @@ def drawn(below, path):
     return [case for case in every if case.name in slow]
 
 
+def packed_cases(head_dims):
+    """Return the cases of packed sequences with these head dims, or with all."""
+    return [
+        PackedCase(lengths, head_dim, causal)
+        for lengths in PACKED
+        for head_dim in head_dims or TILES
+        for causal in (False, True)
+    ]
+
+
 def problem_of(case):
     """Return what the kernel of a case is compiled for."""
+    if isinstance(case, PackedCase):
+        return AttentionProblem(case.head_dim, as_dtype("bf16"), case.causal, packed=True)
     return AttentionProblem(case.shape[3], as_dtype(case.dtype), case.form == "causal")
 
 
 def chosen_plan(case, sms):
     """Return the plan that the library takes."""
+    if isinstance(case, PackedCase):
+        return plan_for(problem_of(case), 0, 0, HEADS, 1, sms)
     batch, queries, heads, _, keys, kv_heads = case.shape
     return plan_for(problem_of(case), queries, keys, batch * heads, heads // kv_heads, sms)
 
 
 def plans(case, chosen):
     """Return the plans that are tried for a case: tiles, packed heads, stages of queries, turns."""
-    problem, group = problem_of(case), case.shape[2] // case.shape[5]
+    problem = problem_of(case)
+    group = 1 if problem.packed else case.shape[2] // case.shape[5]
     found = {chosen: None}
     for warpgroups, block_k, stages in TILES[problem.head_dim]:
         votes = problem.head_dim > 64
         one = AttentionPlan(warpgroups, block_k, stages, votes=votes)
-        one = replace(one, heads_together=0 if problem.causal else 1)
+        one = replace(one, heads_together=0 if problem.causal and not problem.packed else 1)
         forms = itertools.product(PACKS, (1, 2), (False, True))
         for packed_heads, q_stages, turns in forms:
             plan = replace(one, packed_heads=packed_heads, q_stages=q_stages, turns=turns)
@@ -99,23 +141,26 @@ def short(plan):
 
 
 def sweep(case, torch, measure, repeats):
-    """Check, and measure, all plans of a case beside its peers."""
-    call = call_of(torch, case)
-    q, k, v = call.ours.args[2:5]
-    out, causal = torch.full_like(q, float("nan")), case.form == "causal"
+    """Check, and measure, all plans of a case beside its peers; return the rows of their times."""
+    if isinstance(case, PackedCase):
+        lengths = PACKED[case.lengths]
+        call = attention_varlen.call_of(torch, lengths, case.head_dim, case.causal)
+    else:
+        call = call_of(torch, case)
     chosen = chosen_plan(case, torch.cuda.get_device_properties(0).multi_processor_count)
     runs = {}
     for plan in plans(case, chosen):
-        run = functools.partial(attention, q, k, v, out, causal=causal, plan=plan)
+        run = functools.partial(call.ours, plan=plan)
         try:
-            out.fill_(float("nan"))
-            call.right(run())
+            out = run()
+            call.right(out)
+            out.fill_(float("nan"))  # so that the next plan has to write all of it
             runs[short(plan)] = run
         except Exception as error:
             if measure:
                 print(f"# {case.name} {short(plan)}: {str(error)[-200:]!r}", flush=True)
     if not measure:
-        return
+        return []
     for name, run in call.peers.items():
         try:
             call.right(run())
@@ -124,7 +169,8 @@ def sweep(case, torch, measure, repeats):
             print(f"# {case.name} {name}: {str(error)[-200:]!r}", flush=True)
     times = time_alternating(runs, repeats)
     peers = [times[name] for name in call.peers if name in times]
-    for name, seconds in sorted(times.items(), key=lambda item: item[1]):
+    sorted_times = sorted(times.items(), key=lambda item: item[1])
+    for name, seconds in sorted_times:
         print(
             f"{case.name} {name}: {1e6 * seconds:.1f} us, "
             f"{call.operations / seconds / 1e12:.0f} TFLOP/s"
@@ -132,11 +178,17 @@ def sweep(case, torch, measure, repeats):
             + (" chosen" if name == short(chosen) else ""),
             flush=True,
         )
+    return [
+        {"case": case.name, "run": name, "us": round(1e6 * seconds, 1)}
+        for name, seconds in sorted_times
+    ]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", nargs="*", type=parsed, default=[])
+    parser.add_argument("--packed", nargs="*", type=int, choices=TILES, metavar="D")
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--below", type=float)
     parser.add_argument("--results", default="tests/benchmarks/results/survey_h100.json")
     parser.add_argument("--repeats", type=int, default=11)
@@ -147,7 +199,10 @@ def main():
     import torch
 
     end = time.monotonic() + given.seconds
-    todo = given.shape or drawn(given.below, given.results)
+    if given.packed is None:
+        todo = given.shape or drawn(given.below, given.results)
+    else:
+        todo = packed_cases(given.packed)
     if given.part is not None:
         todo = todo[given.part :: given.prepare]
     elif given.prepare:
@@ -158,13 +213,16 @@ def main():
         ]
         for part in parts:
             part.wait()
+    rows = []
     for case in todo:
         if time.monotonic() > end:
             print(f"# {case.name}: the time is over")
             continue
         torch.manual_seed(0)
-        sweep(case, torch, given.part is None, given.repeats)
+        rows += sweep(case, torch, given.part is None, given.repeats)
         torch.cuda.empty_cache()
+    if given.json and given.part is None:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

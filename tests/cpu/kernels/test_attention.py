@@ -17,7 +17,7 @@ from numba_tma.kernels.attention import attention, attention_varlen
 from numba_tma.kernels.attention.choice import FP8_HEAD_DIMS
 from numba_tma.kernels.attention.plan import AttentionPlan
 from numba_tma.kernels.attention.transpose_v import transpose_tiles, transpose_v_kernel
-from numba_tma.tools.testing import compile_ptx, find_tool, instructions, ptxas
+from numba_tma.tools.testing import compile_ptx, find_tool, instructions
 from tests.kernels.attention_forms import PROBLEMS, form, plan_of
 from tests.machine_code import all_in_registers, shortest_loop
 from tests.tiers import quick
@@ -33,18 +33,9 @@ def compiled(name):
     return compile_ptx(*form(name))
 
 
-#: Bytes that are spilled where the walk through sequences finds no free registers.
-SPILLED = {"d64 causal packed": 84, "d256 causal packed": 92}
-
-
 @by_problem
 def test_registers_hold_everything(name):
-    if name in SPILLED:
-        report, loop = ptxas(compiled(name)), Counter(kind for kind, _ in main_loop(name))
-        assert report.spill_stores <= SPILLED[name]
-        assert loop["LDL"] + loop["STL"] <= 11  # of 700 instructions
-    else:
-        report = all_in_registers(compiled(name))
+    report = all_in_registers(compiled(name))
     assert report.registers == min(255, 65536 // plan_of(name).threads // 8 * 8)  # at launch
 
 
@@ -85,7 +76,6 @@ def test_a_step_computes_and_moves_nothing(name):
     # Waits, and where the tiles are, for which ptxas uses other registers in a smaller block.
     around = 110 + (7 if plan.warpgroups == 1 else 5) * found[product]
     around += 4 * (plan.packed_heads > 1)  # a row's query is the row over the heads
-    around += 12 * problem.draws + found["LDL"] + found["STL"]  # where the sequence lies
     assert sum(found.values()) <= (4.5 + masked) * scores + outputs + added + around, found
 
 

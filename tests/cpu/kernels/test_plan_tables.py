@@ -203,7 +203,7 @@ def test_what_kernels_are_compiled_for_does_not_change():
     mine = {kind for kind in kinds if kind.__module__.startswith("numba_tma.kernels")}
     assert set(DEFAULTS) <= mine
     assert {kind.__name__ for kind in mine if not kind.__dataclass_params__.frozen} == {
-        "DealtTiles", "DrawnTiles", "MatmulCall", "PackedSchedule", "Parts", "ReceivedTiles"
+        "DrawnTiles", "MatmulCall", "PackedTiles", "Parts", "SequenceWalk"
     }  # fmt: skip
 
 

@@ -38,3 +38,15 @@ def test_the_chosen_plan_is_among_those_that_are_tried_and_all_are_legal():
     assert tried[0] == chosen and len({SWEEP["short"](plan) for plan in tried}) == len(tried)
     assert {plan.packed_heads for plan in tried} == {1, 2, 4}  # of 4 heads that share keys
     assert {plan.q_stages for plan in tried} == {1, 2}
+
+
+def test_packed_sequences_have_one_head_in_a_tile():
+    every = SWEEP["packed_cases"]([])
+    assert len(every) == 16 and len({case.name for case in every}) == 16
+    assert {case.head_dim for case in SWEEP["packed_cases"]([64])} == {64}
+    for case in every:
+        chosen = SWEEP["chosen_plan"](case, 132)
+        tried = SWEEP["plans"](case, chosen)
+        assert SWEEP["problem_of"](case).packed and tried[0] == chosen
+        assert len({SWEEP["short"](plan) for plan in tried}) == len(tried)
+        assert {plan.packed_heads for plan in tried} == {1}

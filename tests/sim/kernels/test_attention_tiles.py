@@ -6,14 +6,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numba import cuda
 
+import numba_tma as tma
 from numba_tma.device import causal_scheduler
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.warpgroup import ROWS
-from numba_tma.kernels.attention import packed_tiles, tiles
+from numba_tma.kernels.attention import tiles
+from numba_tma.kernels.attention.packed_tiles import PackedScheduler, PackedTiles, draws
 from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.tiles import next_kv_tile, schedule_function, tile_functions
-from numba_tma.pipeline.producer import NO_TILE
+from numba_tma.simulator.numba_hooks import seeded
 
 BLOCKS = 3
 PLAN = AttentionPlan(2, 32, heads_together=2)
@@ -73,9 +76,8 @@ def check_tile(form, tile, functions, sizes, options, seen):
 
 def numbered(monkeypatch, block):
     """Let this be a block of `BLOCKS`."""
-    for module in (packed_tiles, causal_scheduler):
-        monkeypatch.setattr(module, "ctaid_x", lambda: np.uint32(block))
-        monkeypatch.setattr(module, "nctaid_x", lambda: np.uint32(BLOCKS))
+    monkeypatch.setattr(causal_scheduler, "ctaid_x", lambda: np.uint32(block))
+    monkeypatch.setattr(causal_scheduler, "nctaid_x", lambda: np.uint32(BLOCKS))
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -95,105 +97,84 @@ def test_the_keys_of_a_tile_are_those_that_its_queries_see(monkeypatch, queries,
     assert sorted(met) == sorted(every)
 
 
-class Producer:
-    """A producer whose stages are counted."""
-
-    def __init__(self):
-        self.ends = 0
-
-    def enters(self):
-        return True
-
-    def publish_end(self):
-        self.ends += 1
+#: Lengths of queries and keys of packed sequences, some of them empty.
+PACKED = [(0, 9), (129, 65), (3, 0), (128, 200), (300, 40), (0, 0)]
 
 
-class Consumer:
-    """A consumer that receives some numbers, and then the end."""
-
-    def __init__(self, numbers):
-        self.numbers, self.released = iter([*numbers, NO_TILE]), 0
-
-    def wait_for_tile(self):
-        return np.uint32(next(self.numbers)), SimpleNamespace(index=1)
-
-    def release(self):
-        self.released += 1
+def starts_of(lengths):
+    """Return where sequences begin that follow two rows which belong to none."""
+    return [np.cumsum([2, *n], dtype=np.int32) for n in zip(*lengths)]
 
 
-@pytest.mark.parametrize("cached", [1, 128, 300, 10**6])
-def test_blocks_draw_each_tile_once_and_leave_the_counter_at_0(monkeypatch, cached):
-    """In random turns; the consumers find what the producer has found."""
-    lengths, heads = [(0, 9), (129, 65), (3, 0), (128, 200), (300, 40), (0, 0)], 5
-    starts = [np.cumsum([2, *n], dtype=np.int32) for n in zip(*lengths)]
-    monkeypatch.setattr(packed_tiles, "nctaid_x", lambda: np.uint32(BLOCKS))
-    schedule = packed_tiles.PackedSchedule(BLOCK_Q, cached, *starts, heads, len(lengths))
-    rng, counter = np.random.default_rng(0), np.zeros(1, np.uint32)
+def in_order(lengths, heads, cached):
+    """Return the tiles: by groups of heads, the last queries of all of them first."""
+    tiles = []
+    for (queries, keys), query, key in zip(lengths, *starts_of(lengths)):
+        together = max(1, cached // max(1, keys)) if cached else 1
+        for first in range(0, heads, together):
+            group = range(heads)[first : first + together]
+            for block in reversed(range(-(-queries // BLOCK_Q))):
+                tiles += [(block, head, query, queries, key, keys) for head in group]
+    return tiles
 
-    def draw(word, value):
-        old, word[0] = word[0], word[0] + value
-        return np.uint32(old)
 
-    def reset(word, value):
-        word[0] = value
+def drawing_kernel(cached, blocks):
+    """Return a kernel of `blocks` blocks at a time that notes the tiles that each has drawn."""
+    SCHEDULER = PackedScheduler(BLOCK_Q, cached, 2)
 
-    monkeypatch.setattr(packed_tiles, "atom_add_u32", draw)
-    monkeypatch.setattr(packed_tiles, "atom_exch_b32", reset)
-    for _ in range(2):  # two launches
-        producers = [Producer() for _ in range(BLOCKS)]
-        running = [(p, schedule.drawn(counter, p), []) for p in producers]
-        finished = []
-        while running:
-            block = running[rng.integers(len(running))]
-            for tile, number in block[1]:
-                block[2].append((tile, int(number)))
-                break
-            else:
-                running.remove(block)
-                finished.append(block)
-        assert counter[0] == 0 and [p.ends for p in producers] == [1] * BLOCKS
-        every = sorted((pair for *_, mine in finished for pair in mine), key=lambda pair: pair[1])
-        assert [number for _, number in every] == list(range(len(every)))
-        wanted = []  # by groups of heads, the last queries of all of them first
-        for (queries, keys), query, key in zip(lengths, *starts):
-            together = max(1, cached // max(1, keys))
-            for first in range(0, heads, together):
-                group = range(heads)[first : first + together]
-                for block in reversed(range(-(-queries // BLOCK_Q))):
-                    wanted += [(block, head, query, queries, key, keys) for head in group]
-        assert [tuple(map(int, tile)) for tile, _ in every] == wanted
-        for *_, mine in finished:
-            consumer = Consumer(number for _, number in mine)
-            received = list(schedule.received(consumer))
-            assert [tile for tile, _ in received] == [tile for tile, _ in mine]
-            assert all(stage.index == 1 for _, stage in received) and consumer.released == 1
+    @cuda.jit
+    @tma.cluster(blocks)
+    def draw(starts_q, starts_k, heads, counter, drawn):
+        tiles = SCHEDULER.over(starts_q, starts_k, heads, len(starts_q) - 1)
+        cuda.syncthreads()
+        if draws(cuda.threadIdx.x):
+            tiles.draw(counter)
+        elif cuda.threadIdx.x == 0:
+            count = 0
+            for tile in tiles.tiles():
+                for i in range(6):
+                    drawn[cuda.blockIdx.x, count, i] = tile[i]
+                count += 1
+                tiles.request()
+
+    return draw
+
+
+@pytest.mark.parametrize("lengths", [PACKED, 30 * [(0, 3)] + 40 * [(1, 2)]], ids=["few", "many"])
+@pytest.mark.parametrize("cached", [0, 1, 128, 300, 10**6])
+def test_blocks_draw_each_tile_once_and_leave_the_counter_at_0(cached, lengths):
+    """One block draws all tiles in their order; several share them, at times that the seed says."""
+    heads, starts, counter = 3, starts_of(lengths), np.zeros(1, np.uint32)
+    wanted = in_order(lengths, heads, cached)
+    for blocks in (1, BLOCKS):
+        kernel = drawing_kernel(cached, blocks)
+        for seed in range(2):  # two launches
+            drawn = np.full((blocks, len(wanted) + 1, 6), -1)
+            with seeded(seed):
+                kernel[blocks, 64](*starts, heads, counter, drawn)
+            assert counter[0] == 0
+            mine = [[wanted.index(tuple(t)) for t in some if t[0] >= 0] for some in drawn]
+            assert all(numbers == sorted(numbers) for numbers in mine)
+            assert sorted(itertools.chain(*mine)) == list(range(len(wanted)))
 
 
 @pytest.mark.parametrize("mask", MASKS)
-def test_packed_sequences_are_each_as_if_alone(monkeypatch, mask):
+def test_packed_sequences_are_each_as_if_alone(mask):
     fields, left, right = MASKS[mask]
     form = AttentionForm(AttentionProblem(64, as_dtype("bf16"), packed=True, **fields), PLAN)
-    lengths, heads = [(0, 9), (129, 65), (3, 0), (128, 200), (300, 40), (0, 0)], 3
-    starts = [np.cumsum([2, *n], dtype=np.int32) for n in zip(*lengths)]
-    names = {"starts_q": starts[0], "starts_k": starts[1], "left": left, "right": right}
-    options, functions, met = SimpleNamespace(**names), tile_functions(form), []
-    for block in range(BLOCKS):
-        numbered(monkeypatch, block)
-        for tile in schedule_function(form)(900, 900, heads, len(lengths), options).tiles():
-            number = int(np.flatnonzero(starts[0][:-1] == tile.query)[-1])
-            queries, keys = lengths[number]
-            assert (tile.queries, tile.keys) == (queries, keys)
-            assert tile.key == starts[1][number]
-            seen = seen_by(queries, keys, left, right)
+    heads, starts = 3, starts_of(PACKED)
+    options, functions = SimpleNamespace(left=left, right=right), tile_functions(form)
+    tiles = PackedTiles(PackedScheduler(BLOCK_Q, 0, 2), 0, 0, *starts, heads, len(PACKED))
+    for number, (queries, keys) in enumerate(PACKED):
+        found = [tiles.tile(number, i) for i in range(tiles.num_blocks(number) * heads)]
+        query, key = (start[number] for start in starts)
+        assert {tile[2:] for tile in found} <= {(query, queries, key, keys)}
+        blocks = range(-(-queries // BLOCK_Q))
+        every = sorted(itertools.product(blocks, range(heads)))
+        assert sorted((tile.query_block, tile.head) for tile in found) == every
+        seen = seen_by(queries, keys, left, right)
+        for tile in found:
             check_tile(form, tile, functions, (900, 900, heads), options, seen)
-            met.append((number, int(tile.head), int(tile.query_block)))
-    every = [
-        (number, head, block)
-        for number, (queries, _) in enumerate(lengths)
-        for head in range(heads)
-        for block in range(-(-queries // BLOCK_Q))
-    ]
-    assert sorted(met) == every
 
 
 @pytest.mark.parametrize("mask", ["full", "causal", "window"])

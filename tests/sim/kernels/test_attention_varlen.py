@@ -50,6 +50,12 @@ def test_two_warpgroups_and_parts_of_another_swizzle(causal):
     check((70, 20), (40, 100), depth=96, plan=AttentionPlan(2, 64), causal=causal)
 
 
+def test_more_sequences_than_a_warp_has_lanes():
+    """And two stages of queries, for which more tiles are drawn ahead."""
+    plan = AttentionPlan(1, 64, q_stages=2)
+    check((1, 0, 3) * 12, (2, 1, 0) * 12, heads=1, plan=plan, causal=True)
+
+
 def test_windows_and_caps():
     check((40, 90), (100, 70), window=(20, 10), softcap=2.0)
 
