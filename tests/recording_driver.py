@@ -146,7 +146,7 @@ class RecordingDriver:
         return SUCCESS, before
 
     def cuCtxGetId(self, context: Any) -> Any:
-        assert context == 0
+        assert int(context) == 0
         refused = driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
         return SUCCESS if self.context else refused, self.context
 

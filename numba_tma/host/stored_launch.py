@@ -153,13 +153,16 @@ class StoredLauncher:
         stream = self._closable
 
         def launch(keep: Parameters = parameters) -> None:
-            if stream is not None and stream.is_closed:
-                raise RuntimeError(f"{self}: its stream is closed: make one on another stream")
             (error,) = run()
             if error:
                 self._again(DriverError("cuLaunchKernelEx", error), run)
 
-        return launch
+        def launch_unless_closed() -> None:
+            if stream.is_closed:
+                raise RuntimeError(f"{self}: its stream is closed: make one on another stream")
+            launch()
+
+        return launch if stream is None else launch_unless_closed
 
     def __repr__(self) -> str:
         parts = [repr(str(self.kernel)), f"grid={self.grid}", f"block={self.block}"]
