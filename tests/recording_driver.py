@@ -191,6 +191,10 @@ class RecordingDriver:
         encoded.opaque = [driver.cuuint64_t(n) for n in (words + [0] * 16)[:16]]
         return SUCCESS, encoded
 
+    def cuTensorMapReplaceAddress(self, encoded: Any, address: int) -> Any:
+        ctypes.c_uint64.from_address(int(encoded.getPtr())).value = address
+        return (SUCCESS,)
+
     @contextlib.contextmanager
     def installed(self) -> Iterator[RecordingDriver]:
         """Put the functions above in the place of the driver's."""

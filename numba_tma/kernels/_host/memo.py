@@ -3,7 +3,9 @@
 A wrapper is written in two halves. The public half has the documentation and finds `out`. The
 private half reads the arrays, checks them, makes tensor maps and calls `launch`. Under
 `launched_again` the private half runs once for arrays at the same place. Another such call repeats
-the recorded launches with the same bytes, and costs the host little more than the launches do::
+the recorded launches with the same bytes, and costs the host little more than the launches do.
+Once two calls have shown how launches follow arrays, it does not run for arrays elsewhere either
+(`numba_tma.kernels._host.moved`)::
 
     def copy(source, out, *, stream=None, plan=None):
         _copy((source, out), stream, (), plan)
@@ -26,7 +28,7 @@ import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import is_
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from numba_tma.host import driver as _driver
 from numba_tma.host.annotations import DeviceArray, StreamLike
@@ -34,7 +36,8 @@ from numba_tma.host.array_interface import NoDeviceArray, reading_of
 from numba_tma.host.environment import simulated
 from numba_tma.host.streams import handle_of
 from numba_tma.kernels._host.call_key import Form, NearReader, form_reader, no_arrays
-from numba_tma.kernels._host.launch import Recording, check_stream, recorded, recorder
+from numba_tma.kernels._host.launch import Launch, Recording, check_stream, recorded, recorder
+from numba_tma.kernels._host.moved import Moves, Spans, learned, spans_of
 
 Prepare = Callable[..., Sequence[DeviceArray] | None]  #: the private half of a wrapper
 Wrapper = Callable[..., Any]  #: the same, when it is called
@@ -42,6 +45,7 @@ NewResult = Callable[..., DeviceArray]  #: makes the array `out` of a call that 
 
 # Limits of each wrapper: calls, and bytes of workspaces. The oldest call is forgotten first.
 _MOST_CALLS = 1024
+_ADDRESSES = 4  #: where the addresses begin in a key
 _MOST_BYTES = 256 << 20
 
 #: Workspaces of calls that graphs have captured. A graph may be replayed at any time.
@@ -65,11 +69,21 @@ class _Call:
         return same or self.written == repr(numbers)
 
 
+class _Kin(NamedTuple):
+    """The launches of a call, and how they follow its arrays, if another call has shown it."""
+
+    launches: list[Launch]
+    addresses: tuple[int, ...]
+    spans: Spans
+    moves: Moves | None = None
+
+
 class _Calls:
     """The calls of one wrapper. Look-ups take no lock; what changes the table does."""
 
     def __init__(self) -> None:
         self.table: dict[Hashable, _Call] = {}
+        self._kin: dict[Hashable, _Kin] = {}  #: by the numbers, and the key without addresses
         self._forms: dict[Hashable, Form] = {}
         self._nbytes = 0
         self._lock = threading.Lock()
@@ -87,6 +101,31 @@ class _Calls:
             self.table[key] = call
             self._nbytes += nbytes
 
+    def moved(self, key: tuple[Any, ...], numbers: tuple[Any, ...]) -> _Call | None:
+        """Return a call whose arrays lie elsewhere than another's; None if it must be prepared."""
+        written = repr(numbers)
+        kin = self._kin.get((*key[:_ADDRESSES], written))
+        launches = kin and kin.moves and kin.moves.launched_at(key[_ADDRESSES:])
+        return _Call(numbers, written, Recording(launches, [])) if launches else None
+
+    def learn(
+        self, key: tuple[Any, ...], call: _Call, arrays: tuple[DeviceArray | None, ...]
+    ) -> None:
+        """Compare a call that was prepared with one whose arrays lie elsewhere."""
+        launches = call.recording.launches
+        if call.recording.workspace or not launches:
+            return  # counters and sums are of one call alone
+        same, addresses = (*key[:_ADDRESSES], call.written), key[_ADDRESSES:]
+        kin = self._kin.get(same)
+        if kin is not None:
+            moves = learned(kin.launches, kin.addresses, launches, addresses, kin.spans)
+            self._kin[same] = kin._replace(moves=moves)
+        elif spans := spans_of([array for array in arrays if array is not None]):
+            with self._lock:
+                if len(self._kin) >= _MOST_CALLS:
+                    self._kin.pop(next(iter(self._kin)))
+                self._kin[same] = _Kin(launches, addresses, spans)
+
     def form_of(self, key: Hashable) -> Form:
         """Return the form of this key; the table's keys have the form itself."""
         found = self._forms.get(key)
@@ -101,6 +140,7 @@ class _Calls:
         """Forget all calls."""
         with self._lock:
             self.table.clear()
+            self._kin.clear()
             self._nbytes = 0
 
     def _forget(self, key: Hashable) -> None:
@@ -162,6 +202,10 @@ def launched_again(
 
     Notes
     -----
+    A call whose arrays lie elsewhere launches with other addresses without `prepare`, after two
+    that ran it, if it has no workspace. So `prepare` may depend on an address by its multiples of
+    512, and by which arrays share memory; it passes addresses to kernels as whole parameters.
+
     `options` form the cache key: they must be hashable, and equal options must mean the same.
 
     `numbers` are the numbers that are passed to the kernel. They are compared as they are written:
@@ -198,7 +242,7 @@ def _launched_again(
 
     def find(
         context: int, handle: int, options: tuple[Any, ...], given: tuple[Any, ...]
-    ) -> tuple[Hashable, tuple[Any, ...]]:
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Return the key of a call, and its arrays."""
         nonlocal near, other, read
         arrays = with_result(given, options)
@@ -259,11 +303,24 @@ def _launched_again(
             return result
         if found is not None and result is not arrays[at]:
             arrays = *arrays[:at], result, *arrays[at + 1 :]
+        if (moved := calls.moved(key, numbers)) is not None:
+            calls.add(key, moved)
+            try:
+                for again in moved.recording.launches:
+                    again()
+            except BaseException:
+                forget_all()
+                raise
+            if outer is not None:
+                outer.add(moved.recording)
+            return result
         captured = _driver.is_capturing(handle)
         allowed = _driver.allocating_while_capturing() if captured else contextlib.nullcontext()
         with recorded() as recording, allowed:
             recording.workspace.extend(prepare(arrays, stream, numbers, *options) or ())
-        calls.add(key, _Call(numbers, repr(numbers), recording))
+        new_call = _Call(numbers, repr(numbers), recording)
+        calls.add(key, new_call)
+        calls.learn(key, new_call, arrays)
         if captured and recording.workspace:
             _captured[id(recording.workspace)] = recording.workspace
         if outer is not None:
