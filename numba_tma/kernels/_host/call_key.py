@@ -132,12 +132,13 @@ def near_reader(form: Form, arrays: Arrays, result: DeviceArray, at: int) -> Nea
     try:
         if not all(map(is_torch, distinct.values())):
             return no_arrays
-        guards = sys.modules["torch"]._C._dynamo.guards
+        torch = sys.modules["torch"]
+        guards = torch._C._dynamo.guards
         options = {"dynamic_dims_sizes": None, "dynamic_dims_strides": None}
         check = guards.TensorGuards(*distinct.values(), **options).check
         namespace = {"form": form, "check": check}
         if at >= 0 and arrays[at] is None:
-            namespace |= _new_result(guards, result)
+            namespace |= _new_result(torch, result)
         if not check(*distinct.values()):
             return no_arrays
     except (AttributeError, KeyError, RuntimeError, TypeError):  # of another version of torch
@@ -173,24 +174,25 @@ def _near_code(same: tuple[int, ...], at: int) -> CodeType:
     )
 
 
-def _new_result(guards: Any, result: Any) -> dict[str, Any]:
+def _new_result(torch: Any, result: Any) -> dict[str, Any]:
     """Return what makes a result like the one that torch's `empty_like` made, at less cost.
+
+    Inductor makes its buffers so: on torch's current device, which may be another one.
 
     Raises
     ------
     TypeError
-        If it is not made so.
+        If torch made another class, or one that autograd follows.
     """
-    empty, strides = guards._empty_strided_cuda, tuple(result.stride())
-    shape, dtype, device = tuple(result.shape), result.dtype, result.get_device()
-    like = empty(shape, strides, dtype)
-    same = all(
-        f(like) == f(result)
-        for f in (type, lambda t: (t.dtype, t.get_device()), lambda t: (t.shape, t.stride()))
-    )
-    if not same or result.requires_grad or like.requires_grad:
+    if type(result) is not torch.Tensor or result.requires_grad:
         raise TypeError
-    return {"empty": empty, "shape": shape, "strides": strides, "dtype": dtype, "device": device}
+    return {
+        "empty": torch._C._dynamo.guards._empty_strided_cuda,
+        "shape": tuple(result.shape),
+        "strides": tuple(result.stride()),
+        "dtype": result.dtype,
+        "device": result.get_device(),
+    }
 
 
 def _listed(items: list[str]) -> str:

@@ -285,6 +285,7 @@ def torch(monkeypatch, gpu):  # noqa: F811
     module = SimpleNamespace(
         _C=SimpleNamespace(_dynamo=SimpleNamespace(guards=guards)),
         **{"guards": guards, "empty_like": empty_like, "device": "cuda:0", "liked": 0},
+        Tensor=Torchs,
     )
     monkeypatch.setitem(sys.modules, "torch", module)
     monkeypatch.setattr(outputs, "_likes", {})
@@ -388,6 +389,16 @@ def test_a_torch_that_makes_results_otherwise(torch, gpu):  # noqa: F811
     for _ in range(3):
         assert softmax(x).device == "cuda:0"
     assert torch.liked == 3
+
+
+@pytest.mark.parametrize("change", [{"Tensor": Tensor}, {}])
+def test_a_torch_whose_results_are_of_another_kind(torch, gpu, monkeypatch, change):  # noqa: F811
+    vars(torch).update(change)
+    if not change:
+        monkeypatch.setattr(Torchs, "requires_grad", True)
+    x, *_ = tensors(3)
+    results = {softmax(x).data_ptr() for _ in range(3)}
+    assert torch.liked == 3 == len(results)
 
 
 @pytest.mark.parametrize("name", ["TensorGuards", "_empty_strided_cuda"])
