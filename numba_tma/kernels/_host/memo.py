@@ -37,7 +37,7 @@ from numba_tma.host.environment import simulated
 from numba_tma.host.streams import handle_of
 from numba_tma.kernels._host.call_key import Form, NearReader, form_reader, no_arrays
 from numba_tma.kernels._host.launch import Launch, Recording, check_stream, recorded, recorder
-from numba_tma.kernels._host.moved import Moves, Spans, learned, spans_of
+from numba_tma.kernels._host.moved import STEP, Moves, Spans, learned, spans_of
 
 Prepare = Callable[..., Sequence[DeviceArray] | None]  #: the private half of a wrapper
 Wrapper = Callable[..., Any]  #: the same, when it is called
@@ -83,7 +83,7 @@ class _Calls:
 
     def __init__(self) -> None:
         self.table: dict[Hashable, _Call] = {}
-        self._kin: dict[Hashable, _Kin] = {}  #: by the numbers, and the key without addresses
+        self._kin: dict[Hashable, _Kin] = {}  #: by `_key_of_kin`
         self._forms: dict[Hashable, Form] = {}
         self._nbytes = 0
         self._lock = threading.Lock()
@@ -104,7 +104,7 @@ class _Calls:
     def moved(self, key: tuple[Any, ...], numbers: tuple[Any, ...]) -> _Call | None:
         """Return a call whose arrays lie elsewhere than another's; None if it must be prepared."""
         written = repr(numbers)
-        kin = self._kin.get((*key[:_ADDRESSES], written))
+        kin = self._kin.get(_key_of_kin(key, written))
         launches = kin and kin.moves and kin.moves.launched_at(key[_ADDRESSES:])
         return _Call(numbers, written, Recording(launches, [])) if launches else None
 
@@ -115,11 +115,13 @@ class _Calls:
         launches = call.recording.launches
         if call.recording.workspace or not launches:
             return  # counters and sums are of one call alone
-        same, addresses = (*key[:_ADDRESSES], call.written), key[_ADDRESSES:]
+        same, addresses = _key_of_kin(key, call.written), key[_ADDRESSES:]
         kin = self._kin.get(same)
         if kin is not None:
             moves = learned(kin.launches, kin.addresses, launches, addresses, kin.spans)
-            self._kin[same] = kin._replace(moves=moves)
+            # If they show nothing, the newer one is compared with the next.
+            newer = kin._replace(launches=launches, addresses=addresses, moves=None)
+            self._kin[same] = kin._replace(moves=moves) if moves else newer
         elif spans := spans_of([array for array in arrays if array is not None]):
             with self._lock:
                 if len(self._kin) >= _MOST_CALLS:
@@ -146,6 +148,11 @@ class _Calls:
     def _forget(self, key: Hashable) -> None:
         if (old := self.table.pop(key, None)) is not None:
             self._nbytes -= _nbytes(old)
+
+
+def _key_of_kin(key: tuple[Any, ...], written: str) -> Hashable:
+    """Return the key of calls that differ from one in how many steps their arrays are away."""
+    return *key[:_ADDRESSES], written, *[address % STEP for address in key[_ADDRESSES:]]
 
 
 def _nbytes(call: _Call) -> int:

@@ -23,7 +23,7 @@ from numba_tma.host.parameters import MAP_FORM
 from numba_tma.kernels._host.launch import Launch
 
 #: Kernels are chosen by what addresses are multiples of, up to 128 B: arrays move in such steps.
-_STEP = 512
+STEP = 512
 
 #: Bytes before an array's address, and from it to the end, of each array.
 Spans = tuple[tuple[int, int], ...]
@@ -58,11 +58,12 @@ class Moves:
     def launched_at(self, addresses: tuple[int, ...]) -> list[Launch] | None:
         """Return the launches for arrays at other addresses; None if they must be prepared.
 
-        They must be if arrays moved otherwise than they did, overlap, or are inaccessible.
+        They must be if arrays moved otherwise than they did, overlap, or are inaccessible. They
+        have moved by multiples of `STEP`.
         """
         moved = [new - old for new, old in zip(addresses, self.addresses)]
         for distance, group in zip(moved, self.groups):
-            if distance % _STEP or distance != (0 if group < 0 else moved[group]):
+            if distance != (0 if group < 0 else moved[group]):
                 return None
         if not _are_apart(addresses, self.spans, self.groups):
             return None
@@ -96,11 +97,9 @@ def learned(
     first, second
         The launches of two calls that differ in the addresses of their arrays alone.
     first_at, second_at
-        These addresses.
+        These addresses, which differ by multiples of `STEP`.
     """
     moved = [new - old for new, old in zip(second_at, first_at)]
-    if any(distance % _STEP for distance in moved):
-        return None
     groups = tuple(moved.index(distance) if distance else -1 for distance in moved)
     if not _are_apart(first_at, spans, groups) or not _are_apart(second_at, spans, groups):
         return None

@@ -135,6 +135,17 @@ def test_a_call_is_prepared_where_arrays_lie_otherwise(function, x, out):
     assert function(at(x), at(out))
 
 
+def test_calls_of_each_alignment_are_compared_with_their_like(function):
+    for i in range(4):
+        assert function(at(100 * i), at(2000 + 300 * i)) == (i < 2)
+        assert function(at(100 * i + 0.25), at(2000 + 300 * i)) == (i < 2)
+
+
+def test_calls_that_show_nothing_are_not_compared_again(function):
+    assert function(X, at(8)) and function(at(100), at(2000))  # the first's arrays overlap
+    assert function(at(200), at(5000)) and not function(at(300), at(6000))
+
+
 def test_arrays_that_moved_together_stay_together(function):
     assert function(X, OUT) and function(at(50), at(1050))
     assert not function(at(70), at(1070)) and not function(at(16), at(1016))
