@@ -1,6 +1,6 @@
 """What tells calls apart, read by code that is written out for the classes of their arrays.
 
-The key of a call has its arrays' addresses, and their `Form`: all else that a launch depends on.
+The key of a call has its arrays' addresses and their `CallForm`: all else that a launch depends on.
 Reading three tensors is most of what a repeated call costs the host. So nothing is looked up or
 called for them that need not be. The code is generated as `dataclasses` generates an ``__init__``.
 
@@ -50,7 +50,7 @@ _NEW = """
 _MOST_NEAR = 16  # readers that are made for a form
 
 
-class Form:
+class CallForm:
     """What arrays have besides addresses: classes, shapes, strides and element types."""
 
     __slots__ = ("_known", "_made", "_near")
@@ -118,7 +118,7 @@ def _form_reader(classes: tuple[type, ...]) -> FormReader:
     return reader
 
 
-def near_reader(form: Form, arrays: Arrays, result: DeviceArray, at: int) -> NearReader:
+def near_reader(form: CallForm, arrays: Arrays, result: DeviceArray, at: int) -> NearReader:
     """Return the function that knows arrays of a form, if torch can tell them.
 
     Parameters

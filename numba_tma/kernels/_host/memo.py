@@ -35,7 +35,7 @@ from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.array_interface import NoDeviceArray, reading_of
 from numba_tma.host.environment import simulated
 from numba_tma.host.streams import handle_of
-from numba_tma.kernels._host.call_key import Form, NearReader, form_reader, no_arrays
+from numba_tma.kernels._host.call_key import CallForm, NearReader, form_reader, no_arrays
 from numba_tma.kernels._host.launch import Launch, Recording, check_stream, recorded, recorder
 from numba_tma.kernels._host.moved import STEP, Moves, Spans, learned, spans_of
 
@@ -84,7 +84,7 @@ class _Calls:
     def __init__(self) -> None:
         self.table: dict[Hashable, _Call] = {}
         self._kin: dict[Hashable, _Kin] = {}  #: by `_key_of_kin`
-        self._forms: dict[Hashable, Form] = {}
+        self._forms: dict[Hashable, CallForm] = {}
         self._nbytes = 0
         self._lock = threading.Lock()
         _tables.add(self)
@@ -128,14 +128,14 @@ class _Calls:
                     self._kin.pop(next(iter(self._kin)))
                 self._kin[same] = _Kin(launches, addresses, spans)
 
-    def form_of(self, key: Hashable) -> Form:
+    def form_of(self, key: Hashable) -> CallForm:
         """Return the form of this key; the table's keys have the form itself."""
         found = self._forms.get(key)
         if found is None:
             with self._lock:
                 if len(self._forms) >= _MOST_CALLS:
                     self._forms.pop(next(iter(self._forms)))
-                found = self._forms.setdefault(key, Form())
+                found = self._forms.setdefault(key, CallForm())
         return found
 
     def clear(self) -> None:

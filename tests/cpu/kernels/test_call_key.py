@@ -10,7 +10,7 @@ import pytest
 import numba_tma
 from numba_tma.host.array_interface import NoDeviceArray
 from numba_tma.kernels._host import call_key, launch, outputs
-from numba_tma.kernels._host.call_key import Form, form_reader, no_arrays
+from numba_tma.kernels._host.call_key import CallForm, form_reader, no_arrays
 from numba_tma.kernels._host.memo import _Call
 from numba_tma.kernels.pointwise import add, api
 from numba_tma.kernels.pointwise.api import ADD
@@ -423,6 +423,6 @@ def test_a_torch_whose_mode_changes_is_asked_so_often(torch, gpu, monkeypatch): 
 
 
 def test_a_form_without_tensors_of_torch_is_not_compared():
-    form, array = Form(), device_array((8, 64))
+    form, array = CallForm(), device_array((8, 64))
     assert form.nearest((no_arrays,), (array,), None, -1) is no_arrays
     assert no_arrays(0, 0, (), (array,)) is None
