@@ -146,7 +146,7 @@ class RecordingDriver:
         return SUCCESS, before
 
     def cuCtxGetId(self, context: Any) -> Any:
-        assert context == 0
+        assert int(context) == 0
         refused = driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
         return SUCCESS if self.context else refused, self.context
 
@@ -190,6 +190,10 @@ class RecordingDriver:
         words = [int(arguments[2]), *map(int, arguments[3]), *map(int, arguments[5])]
         encoded.opaque = [driver.cuuint64_t(n) for n in (words + [0] * 16)[:16]]
         return SUCCESS, encoded
+
+    def cuTensorMapReplaceAddress(self, encoded: Any, address: int) -> Any:
+        ctypes.c_uint64.from_address(int(encoded.getPtr())).value = address
+        return (SUCCESS,)
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[RecordingDriver]:

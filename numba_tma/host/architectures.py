@@ -9,6 +9,7 @@ asks this module; ``docs/development/add-an-architecture.md`` says how it grows.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
@@ -214,6 +215,7 @@ def only(*targets: str) -> Targets:
     return Targets("+".join(targets), {t: TARGETS[t] for t in targets})
 
 
+@functools.cache
 def at_least(number: int) -> Targets:
     """Return every target of an architecture and of all newer ones."""
     known = {t: isa for t, isa in TARGETS.items() if parts(t)[0] >= number}

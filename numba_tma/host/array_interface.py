@@ -113,19 +113,26 @@ def _read_torch(tensor: Any) -> Reading:
     return (tensor.data_ptr(), tensor.shape, strides, tensor.dtype, True, False), tensor, None
 
 
-#: The same as source, without the error: a tensor on the host differs from any on a GPU.
-_TORCH_VIEW = (
-    "{0}.data_ptr(), {0}.shape, None if {0}.is_contiguous() else {0}.stride(), {0}.dtype, "
-    "{0}.is_cuda"
-)
+#: The same but the address, as source, without the error: a tensor on the host differs from any
+#: on a GPU.
+_TORCH_FORM = "({0}.shape, None if {0}.is_contiguous() else {0}.stride(), {0}.dtype, {0}.is_cuda)"
 
 
-def view_source(cls: type, name: str, reader: str) -> str:
-    """Return the source that reads the view of the variable `name`, an array of a known class.
+def is_torch(array: object) -> bool:
+    """Return whether a class, whose reader is known, is torch's own tensor or parameter."""
+    cls = type(array)
+    return readers.get(cls) is _read_torch and cls.__module__.partition(".")[0] == "torch"
 
-    `reader` is the variable that holds the reader of the class.
+
+def form_source(cls: type, name: str, reader: str) -> tuple[str, str]:
+    """Return the source that reads the variable `name`, an array of a known class.
+
+    It reads the view without its address, and then the address. `reader` is the variable that holds
+    the reader of the class.
     """
-    return _TORCH_VIEW.format(name) if readers[cls] is _read_torch else f"{reader}({name})[0]"
+    if readers[cls] is _read_torch:
+        return _TORCH_FORM.format(name), f"{name}.data_ptr()"
+    return f"({name}_view := {reader}({name})[0])[1:]", f"{name}_view[0]"
 
 
 def _read_numba(array: Any) -> Reading:

@@ -35,10 +35,18 @@ NBYTES = 128
 Encoded: TypeAlias = "bytes | TensorMapDescriptor"
 
 
+#: The bindings, once they are imported, and what stands for the current context in a call of them.
+#: It costs less than a 0 that the call makes one of.
+_bindings: Any = None
+_current: Any = None
+
+
 @functools.cache
 def _driver() -> Any:
+    global _bindings, _current
     from cuda.bindings import driver
 
+    _current, _bindings = driver.CUcontext(0), driver
     return driver
 
 
@@ -77,7 +85,7 @@ def current_context() -> int:
         If the process was forked from one with a context.
     """
     try:
-        error, number = _driver().cuCtxGetId(0)
+        error, number = (_bindings or _driver()).cuCtxGetId(_current)
     except RuntimeError:  # no driver on this machine
         return -1
     if error and _lost_context:

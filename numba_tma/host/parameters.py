@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from numba_tma.host.kernel_key import described
 
 _ALIGNMENT = 64  # of a tensor map
 _MAP_BYTES = 128
+MAP_FORM = f"{_MAP_BYTES}s"  #: format of a tensor map
 #: Format of a parameter in `struct`, by the argument's class.
 _FORMATS: dict[type, str] = {
     **{int: "q", float: "d", bool: "?"},
@@ -115,23 +116,40 @@ class Parameters:
     They hold addresses of device memory, which they do not keep alive.
     """
 
-    __slots__ = ("_memory", "_pointers", "address", "sizes")
+    __slots__ = ("_base", "_memory", "_places", "_pointers", "address", "fields", "sizes")
 
     def __init__(self, arguments: Sequence[Any]) -> None:
-        flat = [parameter for argument in arguments for parameter in _flat(argument)]
-        self.sizes = tuple(struct.calcsize(form) for form, _ in flat)
+        self.fields = [parameter for argument in arguments for parameter in _flat(argument)]
+        self.sizes = tuple(struct.calcsize(form) for form, _ in self.fields)
         #: Tensor maps come first, where the memory is aligned.
-        order = sorted(range(len(flat)), key=lambda i: self.sizes[i] != _MAP_BYTES)
-        self._memory = ctypes.create_string_buffer(
-            sum(max(8, size) for size in self.sizes) + _ALIGNMENT
-        )
-        base = ctypes.addressof(self._memory)
-        offset, places = -base % _ALIGNMENT, [0] * len(flat)
+        order = sorted(range(len(self.fields)), key=lambda i: self.sizes[i] != _MAP_BYTES)
+        offset, self._places = 0, [0] * len(self.fields)
         for i in order:
-            form, value = flat[i]
-            struct.pack_into(form, self._memory, offset, value)
-            places[i] = base + offset
+            self._places[i] = offset
             offset += max(8, self.sizes[i])
-        self._pointers = (ctypes.c_void_p * max(1, len(flat)))(*places)
+        self._allocate(offset)
+        for (form, value), place in zip(self.fields, self._places):
+            struct.pack_into(form, self._memory, self._base + place, value)
+
+    def _allocate(self, nbytes: int) -> None:
+        self._memory = ctypes.create_string_buffer(nbytes + _ALIGNMENT)
+        start = ctypes.addressof(self._memory)
+        self._base = -start % _ALIGNMENT
+        places = [start + self._base + place for place in self._places]
+        self._pointers = (ctypes.c_void_p * max(1, len(places)))(*places)
         #: What the driver takes: where the addresses of the parameters are.
         self.address = ctypes.addressof(self._pointers)
+
+    def changed(self, values: Mapping[int, Any]) -> Parameters:
+        """Return the parameters with other values of some, by their numbers."""
+        new = object.__new__(Parameters)
+        new.sizes, new._places, new.fields = self.sizes, self._places, self.fields.copy()
+        nbytes = len(self._memory) - _ALIGNMENT
+        new._allocate(nbytes)
+        mine, others = (ctypes.addressof(p._memory) + p._base for p in (self, new))
+        ctypes.memmove(others, mine, nbytes)
+        for number, value in values.items():
+            form, _ = new.fields[number]
+            new.fields[number] = form, value
+            struct.pack_into(form, new._memory, new._base + new._places[number], value)
+        return new

@@ -5,11 +5,12 @@ The code is looked up in this process, then on disk, and is compiled where it is
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from numba_tma.host import kernel_store
 from numba_tma.host.annotations import StreamLike
@@ -149,17 +150,32 @@ class StoredLauncher:
             return bound
         parameters = Parameters(arguments)
         self._check_arguments(found.image, arguments, parameters)
+        return self._bound_to(found, parameters, here=here)
+
+    def _bound_to(
+        self, found: LoadedKernel, parameters: Parameters, *, here: bool
+    ) -> Callable[[], None]:
+        """Return a launch; its attributes are what another one like it is made of.
+
+        `prepared` is all but the parameters; `with_parameters` returns a launch with others.
+        """
         run = found.bind(self._configuration(found), parameters, here=here)
         stream = self._closable
 
         def launch(keep: Parameters = parameters) -> None:
-            if stream is not None and stream.is_closed:
-                raise RuntimeError(f"{self}: its stream is closed: make one on another stream")
             (error,) = run()
             if error:
                 self._again(DriverError("cuLaunchKernelEx", error), run)
 
-        return launch
+        def launch_unless_closed() -> None:
+            if stream.is_closed:
+                raise RuntimeError(f"{self}: its stream is closed: make one on another stream")
+            launch()
+
+        bound: Any = launch if stream is None else launch_unless_closed
+        bound.parameters, bound.prepared = parameters, (id(self), id(found))
+        bound.with_parameters = functools.partial(self._bound_to, found, here=here)
+        return cast("Callable[[], None]", bound)
 
     def __repr__(self) -> str:
         parts = [repr(str(self.kernel)), f"grid={self.grid}", f"block={self.block}"]

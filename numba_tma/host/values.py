@@ -8,7 +8,6 @@ the owner (a function or class), the argument, the value and the rule::
 
 from __future__ import annotations
 
-import functools
 import math
 import numbers
 import operator
@@ -67,16 +66,18 @@ def check_fields(plan: object, **rules: Rule) -> None:
 # ------------------------------------------------------------------------------- numbers
 
 
-def _has_reals(cls: type) -> bool:
-    return issubclass(cls, numbers.Real) and not issubclass(cls, bool)
+class _Reals(dict[type, bool]):
+    def __missing__(self, cls: type) -> bool:
+        self[cls] = found = issubclass(cls, numbers.Real) and not issubclass(cls, bool)
+        return found
 
 
 #: Whether the values of a class are real numbers. Each call of a pointwise function asks.
-is_real: Callable[[type], bool] = functools.cache(_has_reals)
+IS_REAL = _Reals()
 
 
 def _is_real(value: object) -> bool:
-    return is_real(type(value))
+    return IS_REAL[type(value)]
 
 
 def _wide(x: float) -> float:

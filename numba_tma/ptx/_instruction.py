@@ -226,7 +226,8 @@ def instruction(
     """
 
     def decorate(body: F) -> F:
-        parameters = inspect.signature(body).parameters
+        signature = inspect.signature(body)
+        parameters = signature.parameters
         row = Instruction(
             body.__name__,
             template,
@@ -237,7 +238,7 @@ def instruction(
             {n: values for n, p in parameters.items() if (values := _choices(p, body))},
             {tag: (first, as_targets(of)) for tag, (first, of) in (since or {}).items()},
             apart,
-            str(inspect.signature(body).return_annotation),
+            str(signature.return_annotation),
             body.__module__.rpartition(".")[2],
             ranks,
             pure,
@@ -352,7 +353,7 @@ def _versions(row: Instruction) -> str:
 def _choices(parameter: inspect.Parameter, body: Callable[..., Any]) -> tuple[Any, ...]:
     """Return the values of a parameter annotated with an alias of ``Literal``, else ()."""
     name = str(parameter.annotation).removesuffix(" | None")
-    alias = getattr(inspect.getmodule(body), name, None)
+    alias = body.__globals__.get(name)
     return get_args(alias) if get_origin(alias) is Literal else ()
 
 

@@ -118,12 +118,12 @@ def instruction_function(
     order of the parameters, or raises a TypingError. `lower(context, builder, sig, args)` returns
     the value; ``sig.pysig`` has the names.
     """
-    parameters = utils.pysignature(function)
 
     class InstructionTemplate(LiteralTemplate):
         key = function
 
         def type_call(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
+            parameters = utils.pysignature(function)  # most functions are never called
             try:
                 bound = parameters.bind(*args, **kws)
             except TypeError as error:

@@ -25,6 +25,7 @@ from numba.cuda.core.typeinfer import ConstraintNetwork, TypeInferer
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.target import CUDATypingContext
+from numba.cuda.typing import templates
 from numba.cuda.typing.templates import Signature
 
 from numba_tma.host.collections import without_collections
@@ -72,6 +73,22 @@ def _get_call_type_once(
 
 
 types.Function.get_call_type = _get_call_type_once
+
+# ------------------------------------------------------------------ registries
+
+_get_target_registry = templates._TemplateTargetHelperMixin._get_target_registry
+
+
+def _get_target_registry_once(self: templates._TemplateTargetHelperMixin, reason: str) -> Any:
+    """Return where a template's lowering is registered: Numba loads all registries for each one.
+
+    What it loads then is loaded by the next compile, or where a lowering is not found.
+    """
+    first = next(iter(cuda_target.target_context._registries), None)
+    return _get_target_registry(self, reason) if first is None else first
+
+
+templates._TemplateTargetHelperMixin._get_target_registry = _get_target_registry_once
 
 # ------------------------------------------------------------------ isinstance of types
 

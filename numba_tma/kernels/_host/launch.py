@@ -6,7 +6,8 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from numba_tma.host.annotations import DeviceArray, Kernel, StreamLike
 from numba_tma.host.environment import simulated
@@ -80,7 +81,8 @@ def launch(
         recording.launches.append(again)
 
 
-class Recording(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Recording:
     """Launches that can be repeated, and the device memory that they need for it."""
 
     launches: list[Launch]

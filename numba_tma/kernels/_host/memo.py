@@ -3,7 +3,9 @@
 A wrapper is written in two halves. The public half has the documentation and finds `out`. The
 private half reads the arrays, checks them, makes tensor maps and calls `launch`. Under
 `launched_again` the private half runs once for arrays at the same place. Another such call repeats
-the recorded launches with the same bytes, and costs the host little more than the launches do::
+the recorded launches with the same bytes, and costs the host little more than the launches do.
+Once two calls have shown how launches follow arrays, it does not run for arrays elsewhere either
+(`numba_tma.kernels._host.moved`)::
 
     def copy(source, out, *, stream=None, plan=None):
         _copy((source, out), stream, (), plan)
@@ -24,6 +26,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from operator import is_
 from typing import Any, NamedTuple, overload
 
@@ -32,21 +35,25 @@ from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.array_interface import NoDeviceArray, reading_of
 from numba_tma.host.environment import simulated
 from numba_tma.host.streams import handle_of
-from numba_tma.kernels._host.call_key import key_reader
-from numba_tma.kernels._host.launch import Recording, check_stream, recorded, recorder
+from numba_tma.kernels._host.call_key import CallForm, NearReader, form_reader, no_arrays
+from numba_tma.kernels._host.launch import Launch, Recording, check_stream, recorded, recorder
+from numba_tma.kernels._host.moved import STEP, Moves, Spans, learned, spans_of
 
 Prepare = Callable[..., Sequence[DeviceArray] | None]  #: the private half of a wrapper
-Wrapper = Callable[..., None]  #: the same, when it is called
+Wrapper = Callable[..., Any]  #: the same, when it is called
+NewResult = Callable[..., DeviceArray]  #: makes the array `out` of a call that has None
 
 # Limits of each wrapper: calls, and bytes of workspaces. The oldest call is forgotten first.
 _MOST_CALLS = 1024
+_ADDRESSES = 4  #: where the addresses begin in a key
 _MOST_BYTES = 256 << 20
 
 #: Workspaces of calls that graphs have captured. A graph may be replayed at any time.
 _captured: dict[int, Sequence[DeviceArray]] = {}
 
 
-class _Call(NamedTuple):
+@dataclass(slots=True)
+class _Call:
     """What is remembered of a call."""
 
     numbers: tuple[Any, ...]
@@ -56,8 +63,19 @@ class _Call(NamedTuple):
     def has(self, numbers: tuple[Any, ...]) -> bool:
         """Return whether the numbers are these; the same objects are, and need not be written."""
         mine = self.numbers
+        if len(mine) == 1 == len(numbers) and mine[0] is numbers[0]:
+            return True
         same = len(mine) == len(numbers) and all(map(is_, mine, numbers))
         return same or self.written == repr(numbers)
+
+
+class _Kin(NamedTuple):
+    """The launches of a call, and how they follow its arrays, if another call has shown it."""
+
+    launches: list[Launch]
+    addresses: tuple[int, ...]
+    spans: Spans
+    moves: Moves | None = None
 
 
 class _Calls:
@@ -65,6 +83,8 @@ class _Calls:
 
     def __init__(self) -> None:
         self.table: dict[Hashable, _Call] = {}
+        self._kin: dict[Hashable, _Kin] = {}  #: by `_key_of_kin`
+        self._forms: dict[Hashable, CallForm] = {}
         self._nbytes = 0
         self._lock = threading.Lock()
         _tables.add(self)
@@ -81,15 +101,58 @@ class _Calls:
             self.table[key] = call
             self._nbytes += nbytes
 
+    def moved(self, key: tuple[Any, ...], numbers: tuple[Any, ...]) -> _Call | None:
+        """Return a call whose arrays lie elsewhere than another's; None if it must be prepared."""
+        written = repr(numbers)
+        kin = self._kin.get(_key_of_kin(key, written))
+        launches = kin and kin.moves and kin.moves.launched_at(key[_ADDRESSES:])
+        return _Call(numbers, written, Recording(launches, [])) if launches else None
+
+    def learn(
+        self, key: tuple[Any, ...], call: _Call, arrays: tuple[DeviceArray | None, ...]
+    ) -> None:
+        """Compare a call that was prepared with one whose arrays lie elsewhere."""
+        launches = call.recording.launches
+        if call.recording.workspace or not launches:
+            return  # counters and sums are of one call alone
+        same, addresses = _key_of_kin(key, call.written), key[_ADDRESSES:]
+        kin = self._kin.get(same)
+        if kin is not None:
+            moves = learned(kin.launches, kin.addresses, launches, addresses, kin.spans)
+            # If they show nothing, the newer one is compared with the next.
+            newer = kin._replace(launches=launches, addresses=addresses, moves=None)
+            self._kin[same] = kin._replace(moves=moves) if moves else newer
+        elif spans := spans_of([array for array in arrays if array is not None]):
+            with self._lock:
+                if len(self._kin) >= _MOST_CALLS:
+                    self._kin.pop(next(iter(self._kin)))
+                self._kin[same] = _Kin(launches, addresses, spans)
+
+    def form_of(self, key: Hashable) -> CallForm:
+        """Return the form of this key; the table's keys have the form itself."""
+        found = self._forms.get(key)
+        if found is None:
+            with self._lock:
+                if len(self._forms) >= _MOST_CALLS:
+                    self._forms.pop(next(iter(self._forms)))
+                found = self._forms.setdefault(key, CallForm())
+        return found
+
     def clear(self) -> None:
         """Forget all calls."""
         with self._lock:
             self.table.clear()
+            self._kin.clear()
             self._nbytes = 0
 
     def _forget(self, key: Hashable) -> None:
         if (old := self.table.pop(key, None)) is not None:
             self._nbytes -= _nbytes(old)
+
+
+def _key_of_kin(key: tuple[Any, ...], written: str) -> Hashable:
+    """Return the key of calls that differ from one in how many steps their arrays are away."""
+    return *key[:_ADDRESSES], written, *[address % STEP for address in key[_ADDRESSES:]]
 
 
 def _nbytes(call: _Call) -> int:
@@ -121,8 +184,12 @@ def forget_all() -> None:
 @overload
 def launched_again(function: Prepare) -> Wrapper: ...
 @overload
-def launched_again(function: str, *names: str) -> Callable[[Prepare], Wrapper]: ...
-def launched_again(function: str | Prepare, *names: str) -> Callable[[Prepare], Wrapper] | Wrapper:
+def launched_again(
+    function: str, *names: str, new: NewResult | None = None
+) -> Callable[[Prepare], Wrapper]: ...
+def launched_again(
+    function: str | Prepare, *names: str, new: NewResult | None = None
+) -> Callable[[Prepare], Wrapper] | Wrapper:
     """Run the decorated `prepare` once for arrays at the same place, then repeat its launches.
 
     The wrapper is called as ``prepare(arrays, stream, numbers, *options)``, and launches by
@@ -136,9 +203,16 @@ def launched_again(function: str | Prepare, *names: str) -> Callable[[Prepare], 
         Names of the public function and of its arrays, in the order of `arrays`, for the error
         about an argument that is no device array. The decorator may also stand bare: it then takes
         the name of `prepare`, and counts the arrays.
+    new
+        Makes the array of the name ``out`` where a call has None: ``new(arrays, *options)``. The
+        wrapper returns that array, new or not; without `new` it returns None.
 
     Notes
     -----
+    A call whose arrays lie elsewhere launches with other addresses without `prepare`, after two
+    that ran it, if it has no workspace. So `prepare` may depend on an address by its multiples of
+    512, and by which arrays share memory; it passes addresses to kernels as whole parameters.
+
     `options` form the cache key: they must be hashable, and equal options must mean the same.
 
     `numbers` are the numbers that are passed to the kernel. They are compared as they are written:
@@ -153,14 +227,42 @@ def launched_again(function: str | Prepare, *names: str) -> Callable[[Prepare], 
     not what it found there.
     """
     if callable(function):
-        return _launched_again(function, function.__name__.lstrip("_"), ())
-    return lambda prepare: _launched_again(prepare, function, names)
+        return _launched_again(function, function.__name__.lstrip("_"), (), None)
+    return lambda prepare: _launched_again(prepare, function, names, new)
 
 
-def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> Wrapper:
+def _launched_again(
+    prepare: Prepare, function: str, names: tuple[str, ...], new: NewResult | None
+) -> Wrapper:
     calls = _Calls()
     table = calls.table
-    read = key_reader(())
+    read = form_reader(())
+    near: NearReader = no_arrays
+    other: NearReader = no_arrays  #: of arrays of another form
+    at = names.index("out") if new else -1
+
+    def with_result(arrays: tuple[Any, ...], options: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arrays with a new one for the result that is not given."""
+        if new is None or arrays[at] is not None:
+            return arrays
+        return *arrays[:at], new(arrays, *options), *arrays[at + 1 :]
+
+    def find(
+        context: int, handle: int, options: tuple[Any, ...], given: tuple[Any, ...]
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Return the key of a call, and its arrays."""
+        nonlocal near, other, read
+        arrays = with_result(given, options)
+        found = read(arrays)
+        if found is None:
+            read = fitting = form_reader(arrays)
+            found = fitting(arrays)
+        key, addresses = found
+        form, failed = calls.form_of(key), (near, other)
+        nearest = form.nearest(failed, given, arrays[at] if new else None, at)
+        if nearest is not no_arrays and nearest not in failed:
+            near, other = nearest, near
+        return (form, context, handle, options, *addresses), arrays
 
     @functools.wraps(prepare)
     def call(
@@ -168,14 +270,17 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
         stream: StreamLike,
         numbers: tuple[Any, ...],
         *options: Hashable,
-    ) -> None:
-        nonlocal read
+    ) -> DeviceArray | None:
         try:
             context, handle = _driver.current_context(), 0 if stream is None else handle_of(stream)
-            key = read(context, handle, options, arrays)
-            if key is None:
-                fitting = key_reader(arrays)
-                key, read = fitting(context, handle, options, arrays), fitting
+            found = near(context, handle, options, arrays)
+            if found is None:
+                found = other(context, handle, options, arrays)
+            if found is None:
+                key, arrays = find(context, handle, options, arrays)
+                result = arrays[at] if new else None
+            else:
+                key, result = found
         except NoDeviceArray:
             _check_arrays(function, names, arrays)
             raise
@@ -189,33 +294,57 @@ def _launched_again(prepare: Prepare, function: str, names: tuple[str, ...]) -> 
             raise
         outer = recorder.recording
         if known is not None and (numbers is known.numbers or known.has(numbers)):
-            launches, workspace = recording = known.recording
+            recording = known.recording
+            workspace = recording.workspace
             # The legacy default stream, 0, cannot be captured.
             if workspace and handle and _driver.is_capturing(handle):
                 _captured[id(workspace)] = workspace
             try:
-                for again in launches:
+                for again in recording.launches:
                     again()
             except BaseException:
                 forget_all()
                 raise
             if outer is not None:
                 outer.add(recording)
-            return
+            return result
+        if found is not None and result is not arrays[at]:
+            arrays = *arrays[:at], result, *arrays[at + 1 :]
+        if (moved := calls.moved(key, numbers)) is not None:
+            calls.add(key, moved)
+            try:
+                for again in moved.recording.launches:
+                    again()
+            except BaseException:
+                forget_all()
+                raise
+            if outer is not None:
+                outer.add(moved.recording)
+            return result
         captured = _driver.is_capturing(handle)
         allowed = _driver.allocating_while_capturing() if captured else contextlib.nullcontext()
         with recorded() as recording, allowed:
             recording.workspace.extend(prepare(arrays, stream, numbers, *options) or ())
-        calls.add(key, _Call(numbers, repr(numbers), recording))
+        new_call = _Call(numbers, repr(numbers), recording)
+        calls.add(key, new_call)
+        calls.learn(key, new_call, arrays)
         if captured and recording.workspace:
             _captured[id(recording.workspace)] = recording.workspace
         if outer is not None:
             outer.add(recording)
+        return result
 
     @functools.wraps(prepare)
-    def simulate(arrays: Sequence[DeviceArray], stream: StreamLike, *rest: object) -> None:
+    def simulate(
+        arrays: tuple[DeviceArray | None, ...],
+        stream: StreamLike,
+        numbers: tuple[Any, ...],
+        *options: Hashable,
+    ) -> DeviceArray | None:
+        arrays = with_result(arrays, options)
         check_stream(function, stream)
-        prepare(arrays, stream, *rest)
+        prepare(arrays, stream, numbers, *options)
+        return arrays[at] if new else None
 
     return simulate if simulated() else call
 

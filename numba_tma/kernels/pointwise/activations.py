@@ -54,7 +54,7 @@ def gelu(
         `out`, computed in float32 and rounded once.
     """
     if approximate == "tanh":
-        return GELU_TANH.compute((x,), out, stream, dtype, plan)
+        return GELU_TANH.compute((out, x), stream, dtype, plan)
     if approximate != "none":
         checked("gelu", "approximate", approximate, one_of("none", "tanh"))
     stored = reading_of(x, "gelu(): x")[0][3] if dtype is None else dtype
@@ -63,7 +63,7 @@ def gelu(
     except TypeError:
         kind = ""  # which is no type for any of them: the call says so
     chosen = GELU.get(kind, GELU["f32"])
-    return chosen.compute((x,), out, stream, dtype, plan)
+    return chosen.compute((out, x), stream, dtype, plan)
 
 
 def swiglu(
@@ -82,4 +82,4 @@ def swiglu(
     """
     if REAL.of_kind(up):  # which `pointwise` takes, as a number for all elements
         raise TypeError(f"swiglu(): up is {up}, a number; pass an array that broadcasts")
-    return SWIGLU.compute((gate, up), out, stream, dtype, plan)
+    return SWIGLU.compute((out, gate, up), stream, dtype, plan)

@@ -18,7 +18,7 @@ from numba_tma.host.cached_kernel import Named, shipped
 from numba_tma.host.layout import MAX_BOX
 from numba_tma.host.rows import Divisor, PlacedRows, form_of, part_of, pieces, units_of
 from numba_tma.host.tensor_map import tensor_map
-from numba_tma.host.values import NUMBER, REAL, Rule, checked, instance, is_real, optional
+from numba_tma.host.values import IS_REAL, NUMBER, REAL, Rule, checked, instance, optional
 from numba_tma.kernels._host.device import sm_count
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.limits import BY_THREADS
@@ -86,8 +86,8 @@ class Pointwise:
             self.parameters = len(inspect.signature(function).parameters)
         #: How errors call the arguments.
         self.names = names or [f"argument {i}" for i in range(1, max(self.parameters, 1) + 1)]
-        run = launched_again(self.name, "out", *self.names)
-        self._run: Callable[..., None] = run(self._prepare)
+        run = launched_again(self.name, "out", *self.names, new=self._new)
+        self._run: Callable[..., DeviceArray] = run(self._prepare)
 
     def __repr__(self) -> str:
         return f"pointwise({self.name})"
@@ -101,42 +101,43 @@ class Pointwise:
         plan: PointwisePlan | None = None,
     ) -> DeviceArray:
         """Compute `fn` of each element; see `pointwise`."""
-        return self.compute(arguments, out, stream, dtype, plan)
+        return self.compute((out, *arguments), stream, dtype, plan)
 
     def compute(
         self,
-        arguments: tuple[DeviceArray | float, ...],
-        out: DeviceArray | None,
+        arguments: tuple[DeviceArray | float | None, ...],
         stream: StreamLike,
         dtype: DTypeLike | None,
         plan: PointwisePlan | None,
     ) -> DeviceArray:
-        """Compute `fn`, as a call does. A function costs less to call than an object."""
-        count = len(arguments)
-        if count != self.parameters:
+        """Compute `fn`, as a call does; `out` is the first argument.
+
+        A function costs less to call than an object.
+        """
+        end = len(arguments)
+        if end != 1 + self.parameters:
             raise TypeError(
                 f"{self.name}() takes {self.parameters} arguments, arrays first and numbers after "
-                f"them, but {count} were given"
+                f"them, but {end - 1} were given"
             )
-        while count and is_real(type(arguments[count - 1])):
-            count -= 1
-        arrays = arguments[:count]
-        if not 1 <= count <= MOST_INPUTS:
+        while end > 1 and IS_REAL[type(arguments[end - 1])]:
+            end -= 1
+        if not 2 <= end <= 1 + MOST_INPUTS:
             raise TypeError(
-                f"{self.name}() was given {count} arrays; it takes 1 to {MOST_INPUTS}, from "
+                f"{self.name}() was given {end - 1} arrays; it takes 1 to {MOST_INPUTS}, from "
                 f"{self.names[0]} on"
             )
         try:
-            if out is None:
-                out = self._new(arrays, dtype)
-            self._run((out, *arrays), stream, arguments[count:], dtype, plan)
+            return self._run(arguments[:end], stream, arguments[end:], dtype, plan)
         except TypeError:
-            self._check_order(arrays)
+            self._check_order(arguments[1:end])
             raise
-        return out
 
-    def _new(self, arrays: tuple[DeviceArray, ...], dtype: DTypeLike | None) -> DeviceArray:
+    def _new(
+        self, given: tuple[DeviceArray, ...], dtype: DTypeLike | None, plan: PointwisePlan | None
+    ) -> DeviceArray:
         """Return a new array for the result, like the first input that has its shape."""
+        _, *arrays = given
         try:
             shape, like = result_of(tuple([array.shape for array in arrays]))
         except (AttributeError, TypeError, ValueError):  # no shapes, or none that fit together
@@ -331,7 +332,7 @@ def add(
     plan: PointwisePlan | None = None,
 ) -> DeviceArray:
     """Compute x + y in float32, rounded once; see `pointwise` for what the arguments can be."""
-    return ADD.compute((x, y), out, stream, dtype, plan)
+    return ADD.compute((out, x, y), stream, dtype, plan)
 
 
 def scale_add(
@@ -346,4 +347,4 @@ def scale_add(
     plan: PointwisePlan | None = None,
 ) -> DeviceArray:
     """Compute alpha * x + beta * y in float32, rounded once; see `pointwise` for the arguments."""
-    return SCALE_ADD.compute((x, y, alpha, beta), out, stream, dtype, plan)
+    return SCALE_ADD.compute((out, x, y, alpha, beta), stream, dtype, plan)

@@ -17,7 +17,7 @@ from numba_tma.host.values import NOT_NEGATIVE, Rule, checked, instance, optiona
 from numba_tma.kernels._host.fill import fill
 from numba_tma.kernels._host.launch import launch
 from numba_tma.kernels._host.memo import Wrapper, launched_again
-from numba_tma.kernels._host.outputs import check_outputs
+from numba_tma.kernels._host.outputs import check_outputs, empty_like
 from numba_tma.kernels.rows.plan import (
     UNALIGNED,
     RowArrays,
@@ -143,7 +143,7 @@ def check_statistics(statistics: tuple[Array | None, ...], x: Array) -> None:
 
 
 def normaliser(op: RowFunction, *names: str) -> Wrapper:
-    """Return the private half of the function `op.name` (`launched_again`).
+    """Return the private half of the function `op.name` (`launched_again`), which returns `out`.
 
     Parameters
     ----------
@@ -162,7 +162,12 @@ def normaliser(op: RowFunction, *names: str) -> Wrapper:
     ) -> None:
         normalise(op, stream, numbers[0], dtype, plan, **dict(zip(names, arrays)))
 
-    return launched_again(op.name, *names)(prepare)
+    def new(
+        arrays: tuple[DeviceArray, ...], dtype: DTypeLike | None, plan: RowPlan | None
+    ) -> DeviceArray:
+        return empty_like(op.name, "x", arrays[names.index("x")])
+
+    return launched_again(op.name, *names, new=new)(prepare)
 
 
 def normalise(

@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+import pytest
 from numba import cuda
 
 from numba_tma.kernels.copy.api import copy
@@ -123,3 +124,33 @@ def test_workspaces_of_threads_are_their_own():
     for thread in threads:
         thread.join(40)
     assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+@on_gpu(limit=90)
+def test_tensors_that_torch_compares_with_those_of_the_last_call():
+    """They lie elsewhere, were changed in place, or are of a mode of torch; results are kept."""
+    torch = pytest.importorskip("torch")
+    x, y = (torch.randn(*SHAPE, device="cuda") for _ in range(2))
+    kept = [add(x, y) for _ in range(4)]
+    assert len({out.data_ptr() for out in kept}) == 4
+    for _ in range(2):
+        out = torch.empty_like(x)
+        assert add(x, y, out=out) is out
+        kept += [out, add(x, y)]
+        with torch.inference_mode():
+            kept.append(add(x, y))
+    torch.cuda.synchronize()
+    assert all(torch.equal(out, x + y) and not out.requires_grad for out in kept)
+    other = torch.randn(64, 64, device="cuda")
+    for change in (torch.Tensor.t_, lambda s: s.resize_(32, 128), lambda s: s.unsqueeze_(0)):
+        before = add(other, other)
+        change(other)
+        if other.is_contiguous():
+            assert torch.equal(add(other, other), other + other)
+        else:
+            with pytest.raises(ValueError, match="contiguous"):
+                add(other, other)
+            other.t_()
+        assert torch.equal(before.flatten(), (other + other).flatten())
+    with pytest.raises(TypeError, match="host memory"):
+        add(x.cpu(), y)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
-from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows.launching import RowFunction, normaliser
 from numba_tma.kernels.rows.plan import RowPlan
 
@@ -65,10 +64,8 @@ def layernorm(
     ValueError
         If shapes or types disagree.
     """
-    out = empty_like("layernorm", "x", x) if out is None else out
     arrays = (x, weight, bias, out, residual, residual_out, mean, rstd)
-    _layernorm(arrays, stream, (eps,), dtype, plan)
-    return out
+    return _layernorm(arrays, stream, (eps,), dtype, plan)
 
 
 _layernorm = normaliser(

@@ -13,7 +13,6 @@ the shared memory of 8 blocks (1.8 MB, or half of that with a residual), and row
 from __future__ import annotations
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
-from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows.launching import RowFunction, normaliser
 from numba_tma.kernels.rows.plan import RowPlan
 
@@ -70,10 +69,8 @@ def rmsnorm(
     ValueError
         If shapes or types disagree.
     """
-    out = empty_like("rmsnorm", "x", x) if out is None else out
     arrays = (x, weight, out, residual, residual_out, rstd)
-    _rmsnorm(arrays, stream, (eps,), dtype, plan)
-    return out
+    return _rmsnorm(arrays, stream, (eps,), dtype, plan)
 
 
 _rmsnorm = normaliser(RMSNORM, "x", "weight", "out", "residual", "residual_out", "rstd")

@@ -11,7 +11,6 @@ import math
 
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.values import POSITIVE
-from numba_tma.kernels._host.outputs import empty_like
 from numba_tma.kernels.rows.launching import RowFunction, normaliser
 from numba_tma.kernels.rows.plan import RowPlan
 
@@ -63,7 +62,7 @@ def softmax(
     ValueError
         If shapes or types disagree, or `scale` is not positive.
     """
-    return _run(SOFTMAX, x, scale, logsumexp, out, stream, dtype, plan)
+    return _softmax((x, out, logsumexp), stream, (scale,), dtype, plan)
 
 
 def log_softmax(
@@ -77,22 +76,7 @@ def log_softmax(
     plan: RowPlan | None = None,
 ) -> DeviceArray:
     """Return the logarithm of `softmax`, with its parameters."""
-    return _run(LOG_SOFTMAX, x, scale, logsumexp, out, stream, dtype, plan)
+    return _log_softmax((x, out, logsumexp), stream, (scale,), dtype, plan)
 
 
-def _run(
-    op: RowFunction,
-    x: DeviceArray,
-    scale: float,
-    logsumexp: DeviceArray | None,
-    out: DeviceArray | None,
-    stream: StreamLike,
-    dtype: DTypeLike | None,
-    plan: RowPlan | None,
-) -> DeviceArray:
-    out = empty_like(op.name, "x", x) if out is None else out
-    _LAUNCHES[op.name]((x, out, logsumexp), stream, (scale,), dtype, plan)
-    return out
-
-
-_LAUNCHES = {op.name: normaliser(op, "x", "out", "logsumexp") for op in (SOFTMAX, LOG_SOFTMAX)}
+_softmax, _log_softmax = (normaliser(op, "x", "out", "logsumexp") for op in (SOFTMAX, LOG_SOFTMAX))
