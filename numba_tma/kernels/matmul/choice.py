@@ -4,8 +4,8 @@ The expectation is a cost model in cycles. A stage takes an SM as long as its sh
 with it (TMA writes it, each MMA warpgroup reads it), or the minimum of a stage. A tile adds its
 prologue and epilogue, and the last wave of tiles takes as long as a full one. DRAM takes as long as
 the matrices need, or longer if the stages have too few bytes in flight. L2 may be the slowest where
-each row of a box takes two cache lines. The constants are fitted:
-`tests/benchmarks/sweeps/matmul.py` measures the table, and the model's error.
+each row of a box takes two cache lines: blocks of a cluster then read less. The constants are
+fitted: `tests/benchmarks/sweeps/matmul.py` measures the table, and the model's error.
 
 Operands that TMA cannot address are copied, or loaded by the kernel for such operands: that of both
 which is expected to take less time.
@@ -301,8 +301,9 @@ def choose(problem: MatmulProblem, sms: int) -> AnyConfig:
 def choose_aligned(problem: MatmulProblem, sms: int) -> tuple[AnyConfig, float]:
     """Return the fastest configuration whose operands TMA loads, and nanoseconds with copies."""
     copies = sum(_COPY + nbytes / _COPIED for nbytes in problem.copied)
-    config: AnyConfig = choose_from(CONFIGS, problem, sms)
-    time = _ALIGNED + expected_cycles(problem, config, sms) / 1.6
+    tiled = choose_from(CONFIGS, problem, sms)
+    config: AnyConfig = tiled
+    time = _ALIGNED + expected_cycles(problem, tiled, sms) / 1.6
     for other in swapped(problem):
         expected = _NARROW + expected_nanoseconds(problem, other, sms)
         if expected < time:

@@ -13,8 +13,9 @@ short K, it is the latency of the first stage and the last wave, which `choice` 
                                                     wait for the product before, release its stage
         load tiles of the sources               scale, bias, activation, store (TMA)
 
-- Warpgroups: one producer with 40 registers a thread, and m / 64 consumers. Two consumers get 232
-  registers a thread (setmaxnreg). A single consumer has 255, the most that a thread can have.
+- Warpgroups: one producer with 40 registers a thread, or 32, and m / 64 consumers. Two consumers get
+  232 registers a thread (setmaxnreg), three 160. A single one has 255, the most that a thread can
+  have.
 - Producer: one elected thread waits for the stage to be empty, arms its full barrier with the bytes
   of the tiles of a and b, and starts the copies.
 - Overlap: all consumers share a tile, and each stores its own 64 rows of it. Meanwhile the producer
@@ -22,8 +23,8 @@ short K, it is the latency of the first stage and the last wave, which `choice` 
   for which it has `SOURCE_STAGES` stages, so it gets to the next tile during the epilogue.
 - Stages: as many as fit into shared memory beside the epilogue's tiles, up to ``config.stages``.
 - Cluster: blocks that compute tiles below each other need the same tile of b, blocks beside each
-  other the same tile of a. Each loads its share of such a tile and multicasts it to the others. So a
-  stage is empty only when the consumers of all blocks that load into it have released it.
+  other the same tile of a. Each loads its share of such a tile and multicasts it to the others. So
+  a stage is empty only when the consumers of all blocks that load into it have released it.
 - Split-K: each split of K gives a float32 matrix of its own. `epilogue.split_k_kernel` adds them
   and applies the epilogue.
 
@@ -60,8 +61,8 @@ IN_FLIGHT = 1
 
 # ---------------------------------------------------- load: tiles of a and b, by one elected thread
 #
-# Each function loads a tile of an operand, of which `at` is (matrix, first row, first k). Blocks that
-# share the tile load a share of it each: `rank` is the block's number among them.
+# Each function loads a tile of an operand; `at` is (matrix, first row, first k). Blocks that share
+# the tile load a share of it each: `rank` is the block's number among them, `mask` are their ranks.
 
 
 @cuda.jit(device=True)
@@ -362,7 +363,8 @@ def cluster_place(plan: MatmulPlan) -> DeviceFunction:
 
     @cuda.jit(device=True)
     def place():  # type: ignore[no-untyped-def]
-        down, right = np.uint32(0), np.uint32(0)
+        down: Any = np.uint32(0)
+        right: Any = np.uint32(0)
         if DOWN > 1:
             down = ptx.cluster_ctaid_x()
         if RIGHT > 1:

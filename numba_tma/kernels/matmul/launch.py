@@ -19,7 +19,7 @@ from numba_tma.kernels._host.device import (
     resident_clusters,
     sm_count,
 )
-from numba_tma.kernels._host.launch import launch
+from numba_tma.kernels._host.launch import Grid, launch
 from numba_tma.kernels._host.workspace import float_workspace, zero_counters
 from numba_tma.kernels.matmul.arguments import (
     REDUCTION_THREADS,
@@ -212,6 +212,7 @@ def _multiply(
     workspace: Workspace,
 ) -> None:
     """Launch the kernel of a plan on matrices that it reads as they are."""
+    blocks: Grid
     extents, blocks = grid_of(plan, a, b, k, out)
     division: tuple[StreamK, ...] = ()
     if isinstance(plan.config, StreamKConfig) and k > 0:  # a K of 0 has no stages to divide

@@ -374,7 +374,8 @@ class MatmulPlan:
         """One producer warpgroup (`load`), which gives its registers to the consumers."""
         from numba_tma.pipeline import Roles, Warpgroups  # bodies, which the host does without
 
-        return Roles(load=Warpgroups(1, registers=40 if self.warpgroups < 3 else 32), **consumer_roles(self.warpgroups))
+        registers = 40 if self.warpgroups < 3 else 32  # three consumers then have 160 each
+        return Roles(load=Warpgroups(1, registers=registers), **consumer_roles(self.warpgroups))
 
     @property
     def consumers(self) -> tuple[Role, ...]:
