@@ -13,9 +13,9 @@ short K, it is the latency of the first stage and the last wave, which `choice` 
                                                     wait for the product before, release its stage
         load tiles of the sources               scale, bias, activation, store (TMA)
 
-- Warpgroups: one producer with 40 registers a thread, or 32, and m / 64 consumers. Two consumers get
-  232 registers a thread (setmaxnreg), three 160. A single one has 255, the most that a thread can
-  have.
+- Warpgroups: one producer with 40 registers a thread (32 beside three consumers), and m / 64
+  consumers. Two consumers get 232 registers a thread (setmaxnreg), three 160. A single one has 255,
+  the most that a thread can have.
 - Producer: one elected thread waits for the stage to be empty, arms its full barrier with the bytes
   of the tiles of a and b, and starts the copies.
 - Overlap: all consumers share a tile, and each stores its own 64 rows of it. Meanwhile the producer
