@@ -210,18 +210,19 @@ def test_what_kernels_are_compiled_for_does_not_change():
 # ---------------------------------------------------------------------------- tables
 
 
+def plan_of_packed(head_dim, causal):
+    problem = AttentionProblem(head_dim, as_dtype("bf16"), causal, packed=True)
+    return attention_plans.plan_for(problem, 10, 500, 1, 1, 132)
+
+
 def test_plans_of_attention():
-    """By head dim, for a full and a causal mask; then for few queries."""
+    """By head dim: usual ones, those for few queries, and for packed sequences under each mask."""
     plans, few = attention_plans.PLANS, attention_plans.FEW_QUERIES_PLANS
     assert plans == {
-        (64, False): AttentionPlan(3, 128, 3, votes=False, q_stages=2),
-        (64, True): AttentionPlan(3, 128, 3, votes=False, q_stages=2),
-        (96, False): AttentionPlan(3, 112, 2, q_stages=2),
-        (96, True): AttentionPlan(3, 112, 2, q_stages=2),
-        (128, False): AttentionPlan(2, 128, 2),
-        (128, True): AttentionPlan(2, 128, 2),
-        (256, False): AttentionPlan(2, 80, 2),
-        (256, True): AttentionPlan(2, 80, 2),
+        64: AttentionPlan(3, 128, 3, votes=False, q_stages=2),
+        96: AttentionPlan(3, 112, 2, q_stages=2),
+        128: AttentionPlan(2, 128, 2),
+        256: AttentionPlan(2, 80, 2),
     }
     assert few == {
         64: AttentionPlan(1, 192, 2, votes=False),
@@ -230,13 +231,13 @@ def test_plans_of_attention():
         256: AttentionPlan(1, 48, 2),
     }
     fp8, few_fp8 = attention_plans.FP8_PLANS, attention_plans.FP8_FEW_QUERIES_PLANS
-    assert fp8 == {
-        (64, False): AttentionPlan(3, 96, 2),
-        (64, True): AttentionPlan(3, 96, 2),
-        (128, False): AttentionPlan(2, 128, 2),
-        (128, True): AttentionPlan(2, 128, 2),
-    }
+    assert fp8 == {64: AttentionPlan(3, 96, 2), 128: AttentionPlan(2, 128, 2)}
     assert few_fp8 == {64: AttentionPlan(1, 96, 6), 128: AttentionPlan(1, 96, 4)}
+    two_q = AttentionPlan(2, 128, 2, q_stages=2)
+    packed = {(d, c): plan_of_packed(d, c) for d in plans for c in (False, True)}
+    others = {(96, True): two_q, (128, False): two_q, (128, True): two_q}
+    assert packed == {(d, c): plans[d] for d, c in packed} | others
+    assert attention_plans.PACKS == (1, 2, 4, 8, 16)
     assert backward_plans.PLANS == {64: BackwardPlan(2, 1), 128: BackwardPlan(2, 2)}
     assert attention_plans.HEAD_DIMS == (64, 96, 128, 256)
     assert attention_plans.FP8_HEAD_DIMS == (64, 128)
