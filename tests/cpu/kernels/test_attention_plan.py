@@ -124,7 +124,10 @@ def test_groups_are_small_where_memory_bounds_the_time():
         (1, 16384, 8, 16),  # as many parts as there are blocks for
         (1, 131072, 1, 128),
         (1000, 1000, 4, 4),
-        (1, 300, 8, 1),  # to add parts up would take longer
+        (1, 640, 8, 1),  # to add parts up, 3 us, would take longer
+        (1, 768, 8, 6),
+        (1, 1152, 64, 1),
+        (1, 1280, 64, 2),
         (64, 128, 1, 1),
         (1, 4096, 512, 1),
         (4096, 4096, 64, 1),

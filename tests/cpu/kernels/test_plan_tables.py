@@ -53,33 +53,45 @@ from numba_tma.kernels.transpose.plan import TransposePlan
 
 #: What a field takes, with the other fields as given; the other whole numbers up to 300, the
 #: neighbours of the ends and all other words are refused.
-POWERS_TO_8 = {1, 2, 4, 8}
+POWERS_TO_8, LARGE = {1, 2, 4, 8}, range(1, (1 << 16) + 1)
+STAGES, FLAG = range(2, 65), {True, False}
 FIELDS = [
     (Config, {}, {"m": {64, 128}, "n": range(32, 257, 32), "cluster": POWERS_TO_8,
-                  "k": {128, 256, 512}, "out_bytes": {32, 64, 128}}),
-    (ScaledConfig, {}, {"m": {64, 128, 256}, "n": range(32, 193, 32), "k": {128},
-                        "out_bytes": {32, 64, 128}}),
+                  "k": {128, 256, 512}, "out_bytes": {32, 64, 128}, "splits": range(1, 4097),
+                  "group": LARGE, "stages": STAGES, "out_stages": range(1, 17)}),
+    (ScaledConfig, {}, {"m": {64, 128, 256}, "n": range(32, 193, 32), "cluster": POWERS_TO_8,
+                        "k": {128}, "out_bytes": {32, 64, 128}, "splits": range(1, 4097),
+                        "group": LARGE, "stages": STAGES, "out_stages": range(1, 17)}),
     (ScaledConfig, {"m": 256}, {"n": range(32, 129, 32)}),
     (SwappedConfig, {}, {"m": {64, 128}, "n": range(8, 129, 8), "cluster": POWERS_TO_8,
-                         "k": {128, 256, 512}, "first": {"a", "b"}}),
+                         "k": {128, 256, 512}, "first": {"a", "b"}, "blocks": range(1, 5),
+                         "stages": STAGES}),
     (UnalignedConfig, {}, {"n": range(8, 129, 8), "cluster": POWERS_TO_8, "k": {128, 256},
-                           "first": {"a", "b"}}),
-    (Tcgen05Config, {}, {"n": range(32, 257, 32), "cta_group": {1, 2},
+                           "first": {"a", "b"}, "stages": STAGES}),
+    (Tcgen05Config, {}, {"n": range(32, 257, 32), "cta_group": {1, 2}, "group": LARGE,
+                         "stages": STAGES, "out_stages": range(1, 5),
                          "scheduler": {"launch_control", "static"}}),
     (MmaConfig, {"n": 32}, {"m": {64, 128, 256}, "k": {64, 128}, "out_bytes": {32, 64, 128},
-                            "warpgroups": {1, 2}}),
+                            "warpgroups": {1, 2}, "group": LARGE, "stages": STAGES,
+                            "out_stages": range(1, 5)}),
     (MmaConfig, {"m": 64}, {"n": range(32, 257, 32)}),
     (MmaConfig, {"m": 64, "warpgroups": 1}, {"n": range(16, 257, 16)}),
     (
         AttentionPlan,
         {},
-        {"block_k": range(16, 257, 16), "votes": {True, False}, "packed_heads": range(1, 65)},
+        {"warpgroups": range(1, 4), "block_k": range(16, 257, 16), "stages": range(1, 65),
+         "heads_together": range((1 << 16) + 1), "votes": FLAG, "splits": LARGE,
+         "q_stages": range(1, 65), "packed_heads": range(1, 65), "turns": FLAG},
     ),
-    (Tcgen05AttentionPlan, {}, {"block_k": {32, 64, 128}}),
+    (Tcgen05AttentionPlan, {}, {"block_k": {32, 64, 128}, "stages": STAGES,
+                                "heads_together": range((1 << 16) + 1),
+                                "polynomial_period": range((1 << 16) + 1)}),
+    (BackwardPlan, {}, {"stages": STAGES, "sum_stages": range(1, 65), "heads_together": LARGE,
+                        "splits": LARGE}),
     (RowPlan, {}, {"threads": {2**i for i in range(11)}}),
     (RowPlan, {"threads": 1}, {"rows": range(1, 1025)}),
-    (RowPlan, {"threads": 32}, {"cluster": POWERS_TO_8, "bulk": {True, False},
-                                "early": {True, False}, "blocks": range(33),
+    (RowPlan, {"threads": 32}, {"cluster": POWERS_TO_8, "bulk": FLAG,
+                                "early": FLAG, "blocks": range(33),
                                 "cache": {"allocate", "no_allocate", "evict_last", "evict_first"}}),
     (RowPlan, {"threads": 1, "bulk": True}, {"slot": range(0, 225 * 1024 + 1, 16)}),
     (CopyPlan, {}, {"chunk_bytes": range(16, 225 * 1024 + 1, 16), "threads": range(32, 1025, 32),
@@ -125,6 +137,12 @@ def test_what_a_field_takes(kind, given, field, values):
     if isinstance(values, range):
         with pytest.raises(ValueError, match=rf"\b{ends[1]:,}\b"):  # names the largest
             kind(**given, **{field: ends[1] + values.step})
+
+
+def test_each_field_of_a_plan_is_in_the_table():
+    for kind in {kind for kind, _, _ in FIELDS}:
+        held = {name for other, _, fields in FIELDS if other is kind for name in fields}
+        assert held == {field.name for field in dataclasses.fields(kind)}, kind
 
 
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8])
