@@ -45,6 +45,7 @@ from numba_tma.kernels.rows.plan import (
     RowOptions,
     RowPlan,
     plan_for,
+    require_room,
 )
 from numba_tma.kernels.transpose.plan import PLANS as TRANSPOSE_PLANS
 from numba_tma.kernels.transpose.plan import TransposePlan
@@ -323,6 +324,36 @@ def test_plans_of_rows():
 def test_rows_that_were_not_measured(columns, options, plan):
     """Of four bytes an element: 32 a thread, or slots of 16 KB where memory has room."""
     assert plan_for("row_sum", columns, 4, 16, options) == plan
+
+
+@pytest.mark.parametrize(
+    ("columns", "width", "plan"),
+    [
+        (4, 8, RowPlan(2, 64)),  # 2 threads share a sector
+        (4, 4, RowPlan(4, 32)),
+        (16, 4, RowPlan(16, 8)),
+        (512, 4, RowPlan(16, 8)),
+        (513, 4, RowPlan(32, 4)),
+        (1025, 4, RowPlan(64)),
+        (32768, 8, RowPlan(1024)),
+        (32769, 8, RowPlan(512, cluster=4)),
+        (65536, 4, RowPlan(512, cluster=4)),
+        (65537, 4, RowPlan(512, cluster=8)),
+        (131072, 4, RowPlan(512, cluster=8)),
+        (131073, 4, RowPlan(1024, cluster=8)),
+        (1 << 24, 4, RowPlan(1024, cluster=8)),
+    ],
+)
+def test_rows_in_narrow_accesses(columns, width, plan):
+    """Of four bytes an element: a thread has up to 32, and a block 512 or 1,024 threads."""
+    for name in ("row_sum", "rmsnorm"):
+        assert plan_for(name, columns, 4, width) == plan
+
+
+def test_rows_fill_the_shared_memory_of_a_block():
+    require_room("f", RowPlan(32), 225 * 1024)
+    with pytest.raises(ValueError, match=r"has 230,401 B of rows, but room for 230,400 B"):
+        require_room("f", RowPlan(32), 225 * 1024 + 1)
 
 
 SLOTS = {"bulk": True, "slot": 8192, "blocks": 4, "cache": "evict_last"}
