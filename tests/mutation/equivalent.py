@@ -177,6 +177,10 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("rows/plan.py", "The width is 1, or a power of 2 that divides 65 as often as 64."): [
         "threads = max(threads, min(16, 65 // width, _threads(nbytes // width, 1)))",
     ],
+    ("rows/plan.py", "Threads are a power of 2."): ["if threads <= 1025:"],
+    ("rows/plan.py", "It stands for a width, which 1 is not either: elements have 2 bytes."): [
+        "UNALIGNED = 1",
+    ],
     ("rows/softmax/operation.py", "A part is a maximum and a sum; the statistic is one number."): [
         "zero = np.float32(1)",
         "maximum, zero = larger(part[0], other[0]), np.float32(1)",

@@ -315,4 +315,4 @@ def _unaligned(name: str, columns: int, itemsize: int, options: RowOptions) -> R
         return RowPlan(threads, 4, early=True)
     if threads <= 1024:
         return RowPlan(threads, early=True)
-    return _kept(min(1024, threads // 4), cluster=8, early=True)
+    return _kept(1024, cluster=8, early=True)
