@@ -177,6 +177,9 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("rows/plan.py", "The width is 1, or a power of 2 that divides 65 as often as 64."): [
         "threads = max(threads, min(16, 65 // width, _threads(nbytes // width, 1)))",
     ],
+    ("matmul/choice.py", "8 is even."): [
+        "group: Literal[1, 2] = 2 if row_tiles % 2 == 0 or row_tiles >= 8 else 1",
+    ],
     ("rows/plan.py", "Threads are a power of 2."): ["if threads <= 1025:"],
     ("rows/plan.py", "It stands for a width, which 1 is not either: elements have 2 bytes."): [
         "UNALIGNED = 1",
