@@ -27,6 +27,7 @@ from numba_tma.kernels.matmul.plan import (
     Config,
     MatmulPlan,
     MmaConfig,
+    StreamKConfig,
     SwappedConfig,
     SwappedPlan,
     Tcgen05Config,
@@ -56,10 +57,12 @@ from numba_tma.kernels.transpose.plan import TransposePlan
 #: neighbours of the ends and all other words are refused.
 POWERS_TO_8, LARGE = {1, 2, 4, 8}, range(1, (1 << 16) + 1)
 STAGES, FLAG = range(2, 65), {True, False}
+OF_CONFIG = {"m": {64, 128}, "n": range(32, 257, 32), "cluster": POWERS_TO_8, "k": {128, 256, 512},
+             "out_bytes": {32, 64, 128}, "splits": range(1, 4097), "group": LARGE,
+             "stages": STAGES, "out_stages": range(1, 17)}  # fmt: skip
 FIELDS = [
-    (Config, {}, {"m": {64, 128}, "n": range(32, 257, 32), "cluster": POWERS_TO_8,
-                  "k": {128, 256, 512}, "out_bytes": {32, 64, 128}, "splits": range(1, 4097),
-                  "group": LARGE, "stages": STAGES, "out_stages": range(1, 17)}),
+    (Config, {}, OF_CONFIG),
+    (StreamKConfig, {}, OF_CONFIG | {"splits": {1}}),
     (ScaledConfig, {}, {"m": {64, 128, 256}, "n": range(32, 193, 32), "cluster": POWERS_TO_8,
                         "k": {128}, "out_bytes": {32, 64, 128}, "splits": range(1, 4097),
                         "group": LARGE, "stages": STAGES, "out_stages": range(1, 17)}),
@@ -179,6 +182,7 @@ def test_threads_share_blocks_equally(threads):
 
 DEFAULTS = {
     Config: (128, 256, 1, 1, 128, 16, 8, 128, 2),
+    StreamKConfig: (128, 256, 1, 1, 128, 16, 8, 128, 2),
     ScaledConfig: (128, 128, 1, 1, 128, 16, 8, 128, 2),
     SwappedConfig: (64, 8, 1, 1, 256, 16, "b"),
     UnalignedConfig: ("a", 32, 1, 128, 4),
