@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig, ScaledPlan
 from numba_tma.kernels.matmul.plan import (
@@ -34,6 +35,14 @@ def sampled(*choices, seed, most=150):
     return random.Random(seed).sample(every, min(most, len(every)))
 
 
+def operand(dtype, rows, k, major, share):
+    """Return a tile whose rows, along K or along the other axis, are cut into the widest spans."""
+    columns = k // dtype.itemsize if major == "K" else share
+    span = math.gcd(columns * dtype.itemsize, 128)
+    shape = (rows, k // dtype.itemsize)
+    return Tile((1, *(shape if major == "K" else shape[::-1])), dtype, Swizzle[f"B{span}"])
+
+
 def check(make, stage, room):
     """A plan has as many stages as it asks for and as fit; two of them at least."""
     (config,) = (x for x in make.args if hasattr(x, "stages"))
@@ -53,20 +62,29 @@ def check(make, stage, room):
 def test_stages_and_the_results_share_the_memory_of_a_block():
     """Beside the tiles in which each warpgroup stores, and two of the sums' inputs if any."""
     found = set()
-    for m, n, k, majors, names, out_bytes, out_stages, residual, stages in sampled(
-        (64, 128), (32, 96, 256), (128, 256, 512), ("KK", "MM", "KM"),
+    for m, n, (cluster, k), majors, names, nbytes, out_stages, residual, stages in sampled(
+        (64, 128), (32, 96, 256), ((1, 128), (2, 128), (1, 256), (1, 512)), ("KK", "MM", "KM"),
         (("bf16", "f32"), ("f16", "f16"), ("e4m3", "bf16")), (32, 64, 128), (1, 2, 5),
         (False, True), (2, 3, 8, 64), seed=1,
     ):  # fmt: skip
-        config = Config(m, n, k=k, stages=stages, out_bytes=out_bytes, out_stages=out_stages)
+        config = Config(m, n, cluster, k=k, stages=stages, out_bytes=nbytes, out_stages=out_stages)
         a, out = map(as_dtype, names)
         majors = ["K" if major == "K" or a.itemsize == 1 else "MN" for major in majors]
-        width = math.gcd(n, out_bytes // out.itemsize)
+        width = math.gcd(n, nbytes // out.itemsize)
         results = m * out_stages * width * out.itemsize
         sources = 2 * m * width * out.itemsize if residual else 0
         epilogue = Epilogue(residual=residual)
         plan = partial(MatmulPlan, a, a, *majors, out, config, epilogue)
-        found.add(check(plan, (m + n) * k, ROOM - results - sources))
+        found.add(fitting := check(plan, (m + n) * k, ROOM - results - sources))
+        if fitting >= 2:
+            assert plan().epilogue_tiles * width == n
+            assert plan().a_tile == operand(a, m, k, majors[0], m)
+            assert plan().b_tile == operand(a, n, k, majors[1], n // cluster)
+            if cluster == 2 and majors[1] == "K":
+                assert plan().b_copy.shape == (1, n // 2, k // a.itemsize)
+            elif cluster == 2:  # two or more boxes, which the blocks share
+                assert plan().b_copy.shape == (1, k // a.itemsize, plan().b_tile.slab)
+                assert n // 2 % plan().b_tile.slab == 0
     assert {0, 1, 2, 3, 8} < found
 
 
