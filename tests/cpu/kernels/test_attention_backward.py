@@ -310,12 +310,13 @@ def test_the_second_call_repeats_the_launches(
     arrays = {name: array(shape, start=i << 20) for i, (name, shape) in enumerate(shapes.items())}
     arrays["lse"] = number_array((2, 4, queries))
     for deterministic in (False, True):
-        del gpu.launches[:]
+        del gpu.launches[:], gpu.early[:]
         got = attention_backward(**arrays, deterministic=deterministic)
         assert got == tuple(arrays[name] for name in ("dq", "dk", "dv"))
         first, spaces = gpu.launches[:], len(gpu.spaces)
         assert [launch[1:3] for launch in first] == grids
         kernels = [launch[0] for launch in first]
+        assert gpu.early == kernels[3:]  # dK and dV of splits, whose loads wait for the others
         problem = PROBLEMS["d64" + " splits" * splits]
         assert kernels[1] is backward.backward_kernel(problem, PLANS[64], deterministic)
         for _ in range(2):
