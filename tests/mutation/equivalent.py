@@ -197,6 +197,9 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("matmul/choice.py", "8 is even."): [
         "group: Literal[1, 2] = 2 if row_tiles % 2 == 0 or row_tiles >= 8 else 1",
     ],
+    ("rows/launching.py", "Elements have 2 or 4 bytes."): [
+        "many = None not in vectors and columns * itemsize <= 32769",
+    ],
     ("rows/plan.py", "Threads are a power of 2."): ["if threads <= 1025:"],
     ("rows/plan.py", "It stands for a width, which 1 is not either: elements have 2 bytes."): [
         "UNALIGNED = 1",
