@@ -117,7 +117,7 @@ def test_matrices_of_rows_are_one_sequence(gpu):  # noqa: F811
         layernorm(of(624, 208, 4), out=of(480, 160, 4), mean=of(16, 4, shape=(2, 3)))
     for wrong in ("x", "out", "residual"):
         given = {"x": of(480, 160, 4), "out": of(480, 160, 4)} | {wrong: of(800, 160, 4)}
-        with pytest.raises(ValueError, match=rf"{wrong} has shape \(2, 3, 40\)"):
+        with pytest.raises(ValueError, match=rf"{wrong} has leading shape .* no single"):
             layernorm(given.pop("x"), **given)
 
 
