@@ -47,6 +47,14 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/backend/lowering/units.py",
         "if nbytes <= 8:  # and no larger part has it",
     ): "A unit that is stored in parts is not whole, so that 16 bytes of it are never there.",
+    (
+        "numba_tma/host/im2col.py",
+        "wrong = pixel_box_violations((1, shape[-2], 2), row, from_filter=False)",
+    ): "Boxes have no extent along the first and the last axis.",
+    (
+        "numba_tma/host/im2col.py",
+        "wrong = pixel_box_violations((2, shape[-2], 1), row, from_filter=False)",
+    ): "Boxes have no extent along the first and the last axis.",
     ("numba_tma/tools/assembling.py", "_TOOL_SECONDS = 301"): (
         "The number bounds the time of a process."
     ),
