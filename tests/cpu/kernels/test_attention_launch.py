@@ -14,7 +14,7 @@ from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention import attention, attention_varlen, split_kv
 from numba_tma.kernels.attention import launch as module
-from numba_tma.kernels.attention.plan import AttentionPlan
+from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.tcgen05_plan import Tcgen05AttentionPlan
 from tests.cpu.host.test_launcher import device_array
 from tests.cpu.kernels.test_attention import array as shown
@@ -37,6 +37,7 @@ def gpu(monkeypatch):
     def launch(kernel, blocks, threads, stream, *arguments):
         *maps, queries, keys, heads, batch, group, scale, options = arguments
         (q, q_tile), (k, k_tile), (v, v_tile), (out, out_tile) = maps
+        assert isinstance(kernel[0], AttentionProblem)
         noted.launches.append(
             SimpleNamespace(
                 **{"problem": kernel[0], "plan": kernel[1], "blocks": blocks, "threads": threads},
