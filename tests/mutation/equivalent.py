@@ -202,6 +202,9 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("_host/launch.py", "The simulator has one stream, whatever its number."): [
         "return 1 if simulated() else handle_of(stream)",
     ],
+    ("attention/plan.py", "Of more than one, a power of 2 has no bit in common with 2 less."): [
+        "if heads > 1 and (heads & (heads - 2) or group % heads or not problem.packs_heads):",
+    ],
     ("matmul/choice.py", "8 is even."): [
         "group: Literal[1, 2] = 2 if row_tiles % 2 == 0 or row_tiles >= 8 else 1",
     ],

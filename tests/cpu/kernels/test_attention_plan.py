@@ -360,6 +360,7 @@ def test_what_follows_from_a_plan(kind, warpgroups):
     assert problem.v_tile(96).swizzle.span == (32 if kind == "e4m3" else 128)
     assert form.o_rows.shape == (64, 64) and form.o_rows.dtype.name in ("bf16", "f16")
     assert problem.o_tile(64).swizzle.span == form.o_rows.swizzle.span == 128
+    assert problem.o_tile(48).shape == problem.tile(48).shape == (1, 48, 1, 64)
     masks = [(form.masks_left, form.masks_right, form.masks_end)]
     for mask in ("left", "right", "causal"):
         form = AttentionForm(replace(problem, **{mask: True}), plan)
