@@ -96,4 +96,5 @@ def test_a_stage_has_one_sub_stage_unless_its_number_is_given():
                 for method in filter(inspect.isfunction, vars(cls).values()):
                     given = inspect.signature(method).parameters.get("qk_stage")
                     found |= {(method.__qualname__, given.default)} if given else set()
-    assert len(found) > 9 and {default for _, default in found} <= {0, None, inspect.Parameter.empty}
+    unset = {None, inspect.Parameter.empty}
+    assert len(found) > 9 and {default for _, default in found} - unset == {0}
