@@ -17,8 +17,8 @@ from numba_tma.kernels.attention.choice import (
     FEW_QUERIES_PLANS,
     FP8_FEW_QUERIES_PLANS,
     FP8_PLANS,
-    PACKED_PLANS,
     PLANS,
+    plan_for,
 )
 from numba_tma.kernels.attention.kernel import attention_kernel
 from numba_tma.kernels.attention.plan import E4M3, AttentionPlan, AttentionProblem
@@ -26,7 +26,7 @@ from numba_tma.kernels.attention.plan import E4M3, AttentionPlan, AttentionProbl
 #: What there is a plan for, by name.
 PROBLEMS = {
     f"d{head_dim}{' causal' * causal}": AttentionProblem(head_dim, as_dtype("bf16"), causal)
-    for head_dim, causal in PLANS
+    for head_dim, causal in CANDIDATES
 }
 #: What gives more results, or changes scores.
 PROBLEMS |= {
@@ -61,7 +61,8 @@ PROBLEMS |= {
     f"d{head_dim}{' causal' * causal} e4m3": AttentionProblem(
         head_dim, E4M3, causal, result=as_dtype("bf16")
     )
-    for head_dim, causal in FP8_PLANS
+    for head_dim in FP8_PLANS
+    for causal in (False, True)
 }
 PROBLEMS |= {
     f"{name} {' '.join(more)}": replace(PROBLEMS[name], **dict.fromkeys(more, True))
@@ -110,8 +111,8 @@ def plan_of(name: str) -> AttentionPlan:
     if name in FEW:
         return (FP8_FEW_QUERIES_PLANS if problem.is_fp8 else FEW_QUERIES_PLANS)[problem.head_dim]
     if problem.packed:
-        return PACKED_PLANS[problem.head_dim, problem.causal]
-    return (FP8_PLANS if problem.is_fp8 else PLANS)[problem.head_dim, problem.causal]
+        return plan_for(problem, ROWS + 1, 1, 1, 1, 1)
+    return (FP8_PLANS if problem.is_fp8 else PLANS)[problem.head_dim]
 
 
 def form(name: str) -> tuple[Any, tuple[Any, ...]]:

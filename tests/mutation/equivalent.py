@@ -47,6 +47,26 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/backend/lowering/units.py",
         "if nbytes <= 8:  # and no larger part has it",
     ): "A unit that is stored in parts is not whole, so that 16 bytes of it are never there.",
+    (
+        "numba_tma/host/im2col.py",
+        "wrong = pixel_box_violations((1, shape[-2], 2), row, from_filter=False)",
+    ): "Boxes have no extent along the first and the last axis.",
+    (
+        "numba_tma/host/im2col.py",
+        "wrong = pixel_box_violations((2, shape[-2], 1), row, from_filter=False)",
+    ): "Boxes have no extent along the first and the last axis.",
+    ("numba_tma/tools/assembling.py", "_TOOL_SECONDS = 301"): (
+        "The number bounds the time of a process."
+    ),
+    ("numba_tma/host/encoding.py", "L2Promotion = Literal[64, 128, 257] | None"): (
+        "Only type checkers read it."
+    ),
+    ("numba_tma/host/encoding.py", "L2Promotion = Literal[64, 129, 256] | None"): (
+        "Only type checkers read it."
+    ),
+    ("numba_tma/host/encoding.py", "L2Promotion = Literal[65, 128, 256] | None"): (
+        "Only type checkers read it."
+    ),
     ("numba_tma/host/kernel_store.py", "return 1"): (
         "A kernel's file has more than one byte, so that a limit of one keeps none either."
     ),
@@ -176,6 +196,24 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("rows/backward/kernel.py", "A part has two sums."): ["zero = np.float32(1)"],
     ("rows/plan.py", "The width is 1, or a power of 2 that divides 65 as often as 64."): [
         "threads = max(threads, min(16, 65 // width, _threads(nbytes // width, 1)))",
+    ],
+    ("matmul/stream_k_kernel.py", "A kernel without sources reads none."): ["sources: Any = 1"],
+    ("matmul/kernel.py", "A kernel without sources reads none."): ["sources: Any = 1"],
+    ("_host/launch.py", "The simulator has one stream, whatever its number."): [
+        "return 1 if simulated() else handle_of(stream)",
+    ],
+    ("attention/plan.py", "Of more than one, a power of 2 has no bit in common with 2 less."): [
+        "if heads > 1 and (heads & (heads - 2) or group % heads or not problem.packs_heads):",
+    ],
+    ("matmul/choice.py", "8 is even."): [
+        "group: Literal[1, 2] = 2 if row_tiles % 2 == 0 or row_tiles >= 8 else 1",
+    ],
+    ("rows/launching.py", "Elements have 2 or 4 bytes."): [
+        "many = None not in vectors and columns * itemsize <= 32769",
+    ],
+    ("rows/plan.py", "Threads are a power of 2."): ["if threads <= 1025:"],
+    ("rows/plan.py", "It stands for a width, which 1 is not either: elements have 2 bytes."): [
+        "UNALIGNED = 1",
     ],
     ("rows/softmax/operation.py", "A part is a maximum and a sum; the statistic is one number."): [
         "zero = np.float32(1)",

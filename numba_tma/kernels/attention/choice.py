@@ -20,16 +20,12 @@ from numba_tma.kernels.attention.times import (
     most_heads_together,
 )
 
-#: The usual plans, by head dim and whether the mask is causal: the fastest for long sequences.
+#: The usual plans, by head dim: the fastest for long sequences, under a causal mask, too.
 PLANS = {
-    (64, False): AttentionPlan(3, 128, stages=3, votes=False, q_stages=2),
-    (64, True): AttentionPlan(3, 128, stages=3, votes=False, q_stages=2),
-    (96, False): AttentionPlan(3, 112, q_stages=2),
-    (96, True): AttentionPlan(3, 112, q_stages=2),
-    (128, False): AttentionPlan(2, 128),
-    (128, True): AttentionPlan(2, 128),
-    (256, False): AttentionPlan(2, 80),
-    (256, True): AttentionPlan(2, 80),
+    64: AttentionPlan(3, 128, stages=3, votes=False, q_stages=2),
+    96: AttentionPlan(3, 112, q_stages=2),
+    128: AttentionPlan(2, 128),
+    256: AttentionPlan(2, 80),
 }
 
 
@@ -49,42 +45,43 @@ class Reckoned(NamedTuple):
     traffic: Traffic
 
 
-#: Plans that may be the fastest for some lengths. Their times are fitted to 36 shapes on an H100.
+#: Plans that may be the fastest for some lengths, by head dim and whether the mask is causal.
+#: Their times are fitted to 36 shapes on an H100.
 CANDIDATES = {
     (64, False): (
-        Candidate(PLANS[64, False], TileTimes(1.48, 1.0)),
+        Candidate(PLANS[64], TileTimes(1.48, 1.0)),
         Candidate(AttentionPlan(3, 96, stages=3, votes=False, q_stages=2), TileTimes(1.16, 0.9)),
         Candidate(AttentionPlan(2, 96, stages=3, votes=False, q_stages=2), TileTimes(1.0, 0.7)),
     ),
     (64, True): (
-        Candidate(PLANS[64, True], TileTimes(1.48, 1.6)),
+        Candidate(PLANS[64], TileTimes(1.48, 1.6)),
         Candidate(AttentionPlan(2, 128, stages=3, votes=False, q_stages=2), TileTimes(1.26, 1.1)),
         Candidate(AttentionPlan(2, 96, stages=3, votes=False, q_stages=2), TileTimes(1.02, 0.7)),
     ),
     (96, False): (
-        Candidate(PLANS[96, False], TileTimes(1.48, 3.6)),
+        Candidate(PLANS[96], TileTimes(1.48, 3.6)),
         Candidate(AttentionPlan(2, 128, q_stages=2), TileTimes(1.46, 1.7)),
     ),
     (96, True): (
-        Candidate(PLANS[96, True], TileTimes(1.54, 1.7)),
+        Candidate(PLANS[96], TileTimes(1.54, 1.7)),
         Candidate(AttentionPlan(2, 128, q_stages=2), TileTimes(1.36, 1.4)),
     ),
     (128, False): (
-        Candidate(PLANS[128, False], TileTimes(1.52, 2.1)),
+        Candidate(PLANS[128], TileTimes(1.52, 2.1)),
         Candidate(AttentionPlan(2, 128, q_stages=2), TileTimes(1.58, 1.0)),
         Candidate(AttentionPlan(2, 112, q_stages=2), TileTimes(1.38, 1.2)),
         Candidate(AttentionPlan(2, 176), TileTimes(2.02, 3.4)),
     ),
     (128, True): (
-        Candidate(PLANS[128, True], TileTimes(1.54, 2.4)),
+        Candidate(PLANS[128], TileTimes(1.54, 2.4)),
         Candidate(AttentionPlan(2, 128, q_stages=2), TileTimes(1.62, 1.7)),
     ),
     (256, False): (
-        Candidate(PLANS[256, False], TileTimes(1.42, 5.9)),
+        Candidate(PLANS[256], TileTimes(1.42, 5.9)),
         Candidate(AttentionPlan(1, 64), TileTimes(0.88, 2.3)),
     ),
     (256, True): (
-        Candidate(PLANS[256, True], TileTimes(1.52, 5.3)),
+        Candidate(PLANS[256], TileTimes(1.52, 5.3)),
         Candidate(AttentionPlan(1, 64), TileTimes(0.9, 2.0)),
     ),
 }
@@ -92,19 +89,12 @@ CANDIDATES = {
 DOUBT = 1.02
 PACKS = 1, 2, 4, 8, 16  #: Heads that may lie in a tile.
 OTHER_TIMES = TileTimes(0.67, 0.67)  #: of plans without another one beside them
-#: Plans for packed sequences, whose lengths only the device knows.
-PACKED_PLANS = PLANS | {
-    (96, True): AttentionPlan(2, 128, q_stages=2),
-    (128, False): AttentionPlan(2, 128, q_stages=2),
-    (128, True): AttentionPlan(2, 128, q_stages=2),
-}
+#: Plans for packed sequences, whose lengths only the device knows, where not the usual ones.
+PACKED_PLANS = dict.fromkeys(
+    ((96, True), (128, False), (128, True)), AttentionPlan(2, 128, q_stages=2)
+)
 #: The usual plans for e4m3, where P V of a tile takes registers beside O.
-FP8_PLANS = {
-    (64, False): AttentionPlan(3, 96),
-    (64, True): AttentionPlan(3, 96),
-    (128, False): AttentionPlan(2, 128),
-    (128, True): AttentionPlan(2, 128),
-}
+FP8_PLANS = {64: AttentionPlan(3, 96), 128: AttentionPlan(2, 128)}
 #: Plans for 64 queries or fewer, by head dim. Loads of K and V bound the time; more stages were
 #: slower, since TMA then reads from more places at a time.
 FEW_QUERIES_PLANS = {
@@ -114,8 +104,7 @@ FEW_QUERIES_PLANS = {
     256: AttentionPlan(1, 48),
 }
 FP8_FEW_QUERIES_PLANS = {64: AttentionPlan(1, 96, stages=6), 128: AttentionPlan(1, 96, stages=4)}
-HEAD_DIMS = tuple(sorted({head_dim for head_dim, _ in PLANS}))
-FP8_HEAD_DIMS = tuple(sorted({head_dim for head_dim, _ in FP8_PLANS}))
+HEAD_DIMS, FP8_HEAD_DIMS = tuple(PLANS), tuple(FP8_PLANS)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -172,9 +161,9 @@ def candidates_for(problem: AttentionProblem, queries: int, group: int) -> tuple
         few = FP8_FEW_QUERIES_PLANS if problem.is_fp8 else FEW_QUERIES_PLANS
         return (Candidate(few[depth], OTHER_TIMES),)
     if problem.is_fp8:
-        return (Candidate(FP8_PLANS[depth, causal], OTHER_TIMES),)
+        return (Candidate(FP8_PLANS[depth], OTHER_TIMES),)
     if problem.packed:
-        return (Candidate(PACKED_PLANS[depth, causal], OTHER_TIMES),)
+        return (Candidate(PACKED_PLANS.get((depth, causal), PLANS[depth]), OTHER_TIMES),)
     plans = CANDIDATES[depth, causal]
     if problem.left or problem.right or problem.softcap:
         return plans[:1]  # there are no times for these

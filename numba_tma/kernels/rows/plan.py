@@ -301,7 +301,7 @@ def _unaligned(name: str, columns: int, itemsize: int, options: RowOptions) -> R
     Long rows are staged as aligned ones, in smaller slots: weights take more registers.
     """
     nbytes = columns * itemsize
-    if 32768 < nbytes <= 8 * SHARED_BYTES - 32:
+    if nbytes > 32768:
         touched = columns + 32 // itemsize  # elements of the units that a row touches, and more
         staged = plan_for(name, min(touched, LONGEST), itemsize, 16, options)
         if staged.slot:
@@ -315,4 +315,4 @@ def _unaligned(name: str, columns: int, itemsize: int, options: RowOptions) -> R
         return RowPlan(threads, 4, early=True)
     if threads <= 1024:
         return RowPlan(threads, early=True)
-    return _kept(min(1024, threads // 4), cluster=8, early=True)
+    return _kept(1024, cluster=8, early=True)

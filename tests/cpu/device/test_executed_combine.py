@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import cuda, types
 
-from numba_tma.device.combine import lanes_max, lanes_sum
+from numba_tma.device.combine import exchange_tiles, lanes_max, lanes_sum
 from numba_tma.tools.testing import compile_ptx
 from tests.kernels.meeting import ROWS, meeting
 from tests.ptx_machine import Machine
@@ -28,6 +28,17 @@ def test_neighbouring_lanes_have_the_sum_and_the_largest(lanes):
     groups = GIVEN.reshape(-1, lanes)
     np.testing.assert_array_equal(got[0], np.repeat(groups.sum(1), lanes))
     np.testing.assert_array_equal(got[1], np.repeat(groups.max(1), lanes))
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize(("threads", "blocks"), [(1, 1), (32, 8), (64, 1), (256, 4), (256, 8)])
+def test_each_warp_has_a_part_and_each_of_the_cluster_up_to_32(threads, blocks, turns):
+    scratch, peers = exchange_tiles(threads, blocks, turns)
+    warps = max(1, threads // 32)
+    received = warps * blocks if warps * blocks <= 32 else blocks
+    assert (scratch.shape, peers.shape) == ((turns * warps, 4), (turns * received, 4))
+    if turns == 1:
+        assert exchange_tiles(threads, blocks) == (scratch, peers)
 
 
 def machine_of(threads, blocks):

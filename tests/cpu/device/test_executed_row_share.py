@@ -1,5 +1,6 @@
 """A thread's share of a row in compiled kernels, executed, against NumPy."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from numba_tma.device.row_share import (
     store_sums,
     to_float,
     weighted,
+    write_floats,
 )
 from numba_tma.device.share import Share
 from numba_tma.device.vectors import largest, total
@@ -124,6 +126,40 @@ def check_accesses(accesses, share, own):
             assert ("cache_hint" in name) == cache.startswith("evict")
     stores = [at for name, at, _ in accesses if TO <= at < TO + 4096]
     assert stores == [TO + i * share.width for i in own]
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        Share(as_dtype("f32"), 16, 1, 1, True),
+        Share(as_dtype("bf16"), 16, 1, 1, True),
+        Share(as_dtype("f16"), 4, 1, 1, True),
+        Share(as_dtype("f32"), 4, 1, 1, True),
+        Share(as_dtype("bf16"), 16, 1, 1, False, aligned=False),
+        Share(as_dtype("f32"), 16, 1, 1, False, aligned=False),
+    ],
+    ids=str,
+)
+def test_floats_are_written_where_the_row_has_them(share):
+    """By four where accesses are aligned and have four; else each by itself."""
+
+    def kernel(first, limit):
+        values = to_float(share, load_global(share, np.int64(SOURCE), 0, share.lanes))
+        write_floats(share, np.uint32(SHARED), first, limit, values)
+
+    ptx = compile_ptx(cuda.jit(kernel), (types.int32, types.int32), cc=(9, 0, "a"))
+    values = np.arange(1, 1 + share.lanes).astype(share.dtype.numpy)
+    lanes, each = share.lanes, 4 if share.aligned and share.lanes >= 4 else 1
+    firsts = (0, lanes, 3 * lanes) if share.aligned else (-lanes, -1, 0, 3, 2 * lanes - 3)
+    for first, limit in itertools.product(firsts, (lanes, 2 * lanes, 4 * lanes)):
+        machine = Machine(ptx, first, limit)
+        machine.poke(SOURCE, values.tobytes())
+        machine.run()
+        written = {first + i: float(v) for i, v in enumerate(values) if 0 <= first + i < limit}
+        stores = [(at, n) for name, at, n in machine.accesses if name.startswith("st.shared")]
+        assert stores == [(SHARED + 4 * n, 4 * each) for n in [*written][::each]]
+        for number, value in written.items():
+            assert np.frombuffer(machine.peek_shared(SHARED + 4 * number, 4), np.float32) == value
 
 
 @pytest.mark.parametrize("cache", ["evict_first", "evict_last"])

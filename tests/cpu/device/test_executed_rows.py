@@ -80,3 +80,42 @@ def check(ptx, share, arrays, places, thread):
                 base, (base, w_begin + columns)
             )
             assert start <= address and address + count <= start + end * nbytes, name
+    whole = sum(0 <= n and n + lanes <= columns for n in numbers[::lanes])
+    wide = [at >> 16 for name, at, count in machine.accesses if "global" in name and count == 16]
+    assert wide.count(bases[0] >> 16) == wide.count(bases[2] >> 16) == whole
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_a_long_row_that_begins_anywhere_is_loaded_in_units_of_16_bytes(dtype):
+    """In two, where the row has the next access's elements, too; else element by element."""
+    share = Share(as_dtype(dtype), 16, COUNT, 32, False, aligned=False)
+    lanes, nbytes, of = share.lanes, share.dtype.itemsize, share.dtype.numpy
+    base, to = ARRAYS + (1 << 16), ARRAYS + (2 << 16)
+
+    def kernel(w, y, first, limit):
+        packed = row_share.load_cached(share, w, first, limit)
+        row_share.store_global(share, y, first, limit, packed)
+
+    ptx = compile_ptx(cuda.jit(kernel), (int64, int64, int32, int32), cc=(9, 0, "a"))
+    values = np.random.default_rng(0).integers(-9, 9, 80 * lanes).astype(of)
+    for begin, down in ((0, 0), (1, 0), (1, 1), (lanes - 1, lanes - 1), (3, 1)):
+        for thread, columns in ((0, 33 * lanes), (0, 64 * lanes), (31, 64 * lanes), (2, 36 * lanes),
+                                (1, 34 * lanes + 1), (1, 35 * lanes - down), (1, 3 * lanes - 1),
+                                (1, 3 * lanes - down)):  # fmt: skip
+            first = thread * lanes - down
+            row, result = base + begin * nbytes, to + down * nbytes
+            machine = Machine(ptx, row, result, first, columns)
+            machine.poke(base, values.tobytes())
+            machine.run(thread)
+            numbers = [first, first + 32 * lanes]
+            own = [n + i for n in numbers for i in range(lanes) if 0 <= n + i < columns]
+            stored = np.zeros(columns, of)
+            stored[own] = values[begin:][own]
+            assert machine.peek(result, stored.nbytes) == stored.tobytes()
+            end = row + columns * nbytes
+            loads = [(at, n) for name, at, n in machine.accesses if base <= at < to]
+            assert all(base <= at and at + n <= end and at % n == 0 for at, n in loads)
+            twice = sum(0 <= n and n + 2 * lanes <= columns for n in numbers)
+            once = sum(0 <= i < columns for n in numbers for i in range(n, n + lanes)
+                       if not (0 <= n and n + 2 * lanes <= columns))  # fmt: skip
+            assert [n for _, n in loads] == [16] * 2 * twice + [nbytes] * once

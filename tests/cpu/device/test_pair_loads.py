@@ -66,7 +66,13 @@ def ragged_shared(x):
     x.sequence(3, 5).load(tile, (0, 64), full, None, 3, 2)
 
 
+@tma.cluster((2, 1))
+def partitioned(x):
+    tma.load_partitioned(x, tma.shared_tile(TALL), (0, 64), tma.shared_barrier(), 1, cta_group=2)
+
+
 LIST = types.int32[::1]
+SLICES = TensorMapType(2, Tile((64, 64), "f16", Swizzle.B128))
 LOADS = [
     (gather, (ROWS,), "2d", ".tile::gather4", 2),
     (gather_listed, (ROWS, LIST), "2d", ".tile::gather4", None),
@@ -75,6 +81,7 @@ LOADS = [
     (along_w128, (ALONG_128,), "4d", ".im2col::w::128", 1),
     (ragged, (RAGGED,), "4d", ".tile", 1),
     (ragged_shared, (RAGGED,), "4d", ".tile", 1),
+    (partitioned, (SLICES,), "2d", ".tile", 1),
 ]
 NAMES = [load[0].__name__ for load in LOADS]
 
@@ -92,7 +99,7 @@ def test_the_bytes_count_on_the_even_blocks_barrier(kernel, signature, rank, mod
     assert text.count(".cta_group::2 ") == text.count("complete_tx::bytes")
 
 
-MULTICAST = ("gather_listed", "along_w128", "ragged_shared")
+MULTICAST = ("gather_listed", "along_w128", "ragged_shared", "partitioned")
 
 
 @pytest.mark.parametrize("cc", quick([(SM_100F,)], [(SM_100F,), (SM_103A,), (SM_110A,)]))
@@ -102,7 +109,9 @@ def test_ptxas_takes_them(load, cc):
 
 
 @pytest.mark.parametrize("cc", [SM_90A, SM_120A])
-@pytest.mark.parametrize("load", LOADS[:3] + LOADS[5:6], ids=NAMES[:3] + NAMES[5:6])
+@pytest.mark.parametrize(
+    "load", LOADS[:3] + LOADS[5:6] + LOADS[7:], ids=NAMES[:3] + NAMES[5:6] + NAMES[7:]
+)
 def test_a_target_without_pairs(load, cc):
     names = "gather4|im2col_load_cta_group|load_cta_group"
     with pytest.raises((TypingError, CudaTypingError), match=rf"({names})\(\).* sm_\d+a"):
@@ -132,9 +141,15 @@ def three_rows(x):
     x.sequence(3, 5).load(tile, (0, 64), full, cta_group=3)
 
 
+@tma.cluster((2, 1))
+def three_slices(x):
+    tma.load_partitioned(x, tma.shared_tile(TALL), (0, 64), tma.shared_barrier(), 1, cta_group=3)
+
+
 @pytest.mark.parametrize(
     ("kernel", "signature", "text"),
     [
+        (three_slices, (SLICES,), "load_partitioned(cta_group=...) is part of the instruction"),
         (alone, (ROWS,), "load(cta_group=2): the two blocks of a CTA pair lie along x"),
         (three, (ROWS,), "GatherMap.gather(cta_group=...) is part of the instruction"),
         (three_pixels, (PIXELS,), "TensorMap.load_im2col(cta_group=...) is part of"),

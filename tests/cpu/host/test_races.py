@@ -195,6 +195,13 @@ def test_a_copy_that_nobody_waits_for(events, kind):
     assert kind not in kinds(*START, write(0), fence(0), *events, ended=False)
 
 
+@pytest.mark.parametrize("at", [-16, 0, 16, 0x200, 0x3F0, 0x400])
+def test_only_memory_of_the_kernel_can_be_known_to_be_unwritten(at):
+    """The label says that x has 1,024 B."""
+    found = kinds(event(Kind.READ, 1, TILE + at, 16))
+    assert found == ["UninitializedRead"] * (0 <= at < 0x400)
+
+
 def test_a_barrier_that_nothing_has_initialised():
     assert kinds(arrive(1, FULL)) == ["BarrierMisuse"]
     assert kinds(event(Kind.INIT, 0, FULL, 1), arrive(1, FULL)) == ["BarrierMisuse"]

@@ -13,11 +13,15 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention.backward import attention_backward
 from numba_tma.kernels.attention.backward import launch as backward
 from numba_tma.kernels.attention.backward.plan import (
+    ADD_STEPS,
     BLOCK_K,
+    END_STEPS,
     PLANS,
+    WRITE_STEPS,
     BackwardPlan,
     block_q,
     check_plan,
+    most_heads_together,
     plan_for,
     steps_of,
 )
@@ -179,6 +183,40 @@ def test_few_key_heads_split_their_query_heads(
     assert plan_for(problem, queries, queries, batch_heads, group, 132).splits == splits
 
 
+@pytest.mark.parametrize(
+    ("depth", "causal", "queries", "kv_heads", "group", "sms"),
+    [
+        (64, False, 416, 4, 8, 132),
+        (64, True, 1100, 3, 6, 17),
+        (128, True, 640, 3, 4, 132),
+        (128, True, 900, 5, 12, 40),
+        (128, False, 1037, 9, 4, 40),
+        (128, True, 2039, 20, 12, 40),  # 8 waves of blocks
+        (128, True, 2039, 21, 12, 40),  # more than 8, which are not divided
+    ],
+)
+def test_no_division_of_the_heads_is_reckoned_faster(depth, causal, queries, kv_heads, group, sms):
+    """Each block goes to the first free SM; splits are written and added, by 64 columns."""
+    problem = AttentionProblem(depth, as_dtype("bf16"), causal)
+    steps = steps_of(problem, queries, queries)
+
+    def time(splits):
+        heads, extra = kv_heads * splits, depth / 64 if splits > 1 else 0
+        together = most_heads_together(problem, queries * group // splits)
+        busy = [0.0] * sms
+        for group_of in np.array_split(range(heads), range(together, heads, together)):
+            for count in np.repeat(steps, len(group_of)):
+                free = busy.index(min(busy))
+                busy[free] += count * group / splits + END_STEPS + WRITE_STEPS * extra
+        return max(busy) + ADD_STEPS * extra * heads * len(steps) / sms
+
+    plan = plan_for(problem, queries, queries, kv_heads, group, sms)
+    times = {n: time(n) for n in range(1, group + 1) if group % n == 0}
+    many = kv_heads * len(steps) > 8 * sms
+    assert plan.splits == (1 if many else min(times, key=times.get))
+    assert plan.heads_together == most_heads_together(problem, queries * group // plan.splits)
+
+
 def test_a_plan_divides_the_heads_of_a_group():
     with pytest.raises(ValueError, match=r"BackwardPlan\(.*splits=3\)\): splits divides the 2 h"):
         check_plan("attention_backward", BackwardPlan(splits=3), 2)
@@ -272,12 +310,13 @@ def test_the_second_call_repeats_the_launches(
     arrays = {name: array(shape, start=i << 20) for i, (name, shape) in enumerate(shapes.items())}
     arrays["lse"] = number_array((2, 4, queries))
     for deterministic in (False, True):
-        del gpu.launches[:]
+        del gpu.launches[:], gpu.early[:]
         got = attention_backward(**arrays, deterministic=deterministic)
         assert got == tuple(arrays[name] for name in ("dq", "dk", "dv"))
         first, spaces = gpu.launches[:], len(gpu.spaces)
         assert [launch[1:3] for launch in first] == grids
         kernels = [launch[0] for launch in first]
+        assert gpu.early == kernels[3:]  # dK and dV of splits, whose loads wait for the others
         problem = PROBLEMS["d64" + " splits" * splits]
         assert kernels[1] is backward.backward_kernel(problem, PLANS[64], deterministic)
         for _ in range(2):

@@ -10,10 +10,11 @@ import pytest
 from numba import cuda
 
 from numba_tma.host import driver as _driver
+from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention import attention, attention_varlen, split_kv
 from numba_tma.kernels.attention import launch as module
-from numba_tma.kernels.attention.plan import AttentionPlan
+from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.tcgen05_plan import Tcgen05AttentionPlan
 from tests.cpu.host.test_launcher import device_array
 from tests.cpu.kernels.test_attention import array as shown
@@ -36,6 +37,7 @@ def gpu(monkeypatch):
     def launch(kernel, blocks, threads, stream, *arguments):
         *maps, queries, keys, heads, batch, group, scale, options = arguments
         (q, q_tile), (k, k_tile), (v, v_tile), (out, out_tile) = maps
+        assert isinstance(kernel[0], AttentionProblem)
         noted.launches.append(
             SimpleNamespace(
                 **{"problem": kernel[0], "plan": kernel[1], "blocks": blocks, "threads": threads},
@@ -260,6 +262,22 @@ def test_scores_are_scaled_for_a_power_of_two(gpu, softcap, scale, depth):
 
 
 # ----------------------------------------------------------------------------------- splits
+
+
+@pytest.mark.parametrize(("splits", "parts"), [(2, 8), (8, 8), (9, 32)])
+def test_the_grid_that_combines_splits_starts_early(monkeypatch, splits, parts):
+    """Its threads have 4 columns of a row each, and hold 8 or 32 of the splits."""
+    noted = []
+    monkeypatch.setattr(split_kv, "launch", lambda *given, **how: noted.append((given, how)))
+    monkeypatch.setattr(split_kv, "combine_kernel", lambda *form: form)
+    out = Array.read("attention", "out", array(2, 5, 3, 64))
+    split_kv.combine_splits(1 << 20, 2 << 20, splits, out, None, 0)
+    (((kernel, blocks, threads, stream, *arguments), how),) = noted
+    assert kernel == (out.dtype, 64, False, parts) and how == {"pdl": True}
+    assert blocks == math.ceil(30 * 16 / threads) and (threads, stream) == (split_kv.THREADS, 0)
+    assert arguments == [
+        1 << 20, 2 << 20, splits, out.address, out.strides[:3], 30, 5, 3, 0
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

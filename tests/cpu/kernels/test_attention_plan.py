@@ -24,6 +24,7 @@ from numba_tma.kernels.attention.plan import (
 )
 from numba_tma.kernels.attention.times import (
     COMBINE_TIME,
+    COST_OF_TWICE,
     DRAM_BYTES,
     HEAD_GROUPS,
     LAUNCH_TIME,
@@ -62,7 +63,7 @@ def test_tiles_are_equal_where_nothing_hides_keys(mask):
 def test_blocks_of_a_window_are_equally_long():
     """So that heads come one after the other, and their keys stay in the L2 cache."""
     window = AttentionProblem(128, as_dtype("bf16"), causal=True, left=True)
-    assert plan_for(window, 4096, 4096, 64, 1, 132) == PLANS[128, True]
+    assert plan_for(window, 4096, 4096, 64, 1, 132) == PLANS[128]
     assert plan_for(
         AttentionProblem(128, as_dtype("bf16"), right=True), 4096, 4096, 64, 1, 132
     ) == plan_for(AttentionProblem(128, as_dtype("bf16"), causal=True), 4096, 4096, 64, 1, 132)
@@ -85,7 +86,7 @@ def test_heads_together_share_the_cache_and_the_work(depth, keys):
 @pytest.mark.parametrize("keys", [512, 2048, 4096])
 def test_heads_are_dealt_out_as_evenly_as_can_be(keys, heads, sms):
     """All of them share K and V, for which the L2 cache has room."""
-    plan = PLANS[128, True]
+    plan = PLANS[128]
     schedule = CausalLPTScheduler(plan.block_q, plan.block_k).over(keys, keys, 1)
     steps = np.array([schedule.num_key_blocks(i) for i in range(schedule.num_query_blocks)])
     chosen = most_heads_together(1 + steps, Traffic(heads, 0, 4 * keys, 1), sms)
@@ -123,7 +124,10 @@ def test_groups_are_small_where_memory_bounds_the_time():
         (1, 16384, 8, 16),  # as many parts as there are blocks for
         (1, 131072, 1, 128),
         (1000, 1000, 4, 4),
-        (1, 300, 8, 1),  # to add parts up would take longer
+        (1, 640, 8, 1),  # to add parts up, 3 us, would take longer
+        (1, 768, 8, 6),
+        (1, 1152, 64, 1),
+        (1, 1280, 64, 2),
         (64, 128, 1, 1),
         (1, 4096, 512, 1),
         (4096, 4096, 64, 1),
@@ -131,7 +135,7 @@ def test_groups_are_small_where_memory_bounds_the_time():
 )
 def test_keys_are_shared_out_where_queries_are_few(queries, keys, heads, splits):
     plan = plan_for(FULL, queries, keys, heads, 1, 132)
-    usual = PLANS[128, False]
+    usual = PLANS[128]
     short = replace(usual, q_stages=2 if queries == 1000 else 1)
     chosen = FEW_QUERIES_PLANS[128] if queries <= 64 else short
     assert plan == replace(chosen, splits=splits)
@@ -181,19 +185,19 @@ SHORT_64 = AttentionPlan(2, 128, 3, votes=False, q_stages=2)
     ("depth", "causal", "queries", "keys", "heads", "group", "plan"),
     [
         (96, False, 608, 2496, 72, 1, SHORT),  # 288 tiles of 192 rows leave a wave empty
-        (96, False, 608, 2496, 72, 2, replace(PLANS[96, False], packed_heads=2)),  # 252 do not
-        (96, False, 6464, 6464, 32, 1, PLANS[96, False]),
-        (96, True, 6552, 6552, 48, 4, replace(PLANS[96, True], packed_heads=4)),
-        (64, False, 840, 840, 992, 1, PLANS[64, False]),
+        (96, False, 608, 2496, 72, 2, replace(PLANS[96], packed_heads=2)),  # 252 do not
+        (96, False, 6464, 6464, 32, 1, PLANS[96]),
+        (96, True, 6552, 6552, 48, 4, replace(PLANS[96], packed_heads=4)),
+        (64, False, 840, 840, 992, 1, PLANS[64]),
         (64, False, 67, 67, 1856, 4, AttentionPlan(3, 96, 3, 1, False, 1, 2, 2)),
         (64, True, 256, 256, 192, 1, SHORT_64),  # 256 is twice 128
-        (64, True, 8807, 8807, 4, 1, replace(PLANS[64, True], splits=2)),
+        (64, True, 8807, 8807, 4, 1, replace(PLANS[64], splits=2)),
         (128, True, 161, 161, 1376, 1, SHORT),
         (128, True, 161, 161, 1376, 8, replace(SHORT, packed_heads=8)),
-        (128, True, 4096, 4096, 64, 1, PLANS[128, True]),
+        (128, True, 4096, 4096, 64, 1, PLANS[128]),
         (128, False, 541, 541, 624, 8, AttentionPlan(2, 112, q_stages=2, packed_heads=4)),
         (256, True, 175, 175, 432, 8, AttentionPlan(1, 64, packed_heads=4)),
-        (256, True, 5504, 5504, 4, 1, PLANS[256, True]),
+        (256, True, 5504, 5504, 4, 1, PLANS[256]),
     ],
 )
 def test_tiles_are_those_that_divide_the_work_best(
@@ -209,7 +213,7 @@ def test_tiles_are_those_that_divide_the_work_best(
 @pytest.mark.parametrize("depth", [64, 96, 128, 256])
 def test_no_candidate_is_reckoned_faster(depth, causal):
     """Of tiles and packs, where keys are not split; other plans than the usual one are doubted."""
-    problem, usual = AttentionProblem(depth, as_dtype("bf16"), causal), PLANS[depth, causal]
+    problem, usual = AttentionProblem(depth, as_dtype("bf16"), causal), PLANS[depth]
     schedule_of = CausalLPTScheduler if causal else None
     shapes = (700, 900, 640, 8), (300, 300, 960, 3), (5000, 5000, 64, 4)
     for queries, keys, heads, group in shapes:
@@ -230,6 +234,41 @@ def test_no_candidate_is_reckoned_faster(depth, causal):
         assert times[chosen] == pytest.approx(min(times.values()))
 
 
+@pytest.mark.parametrize(
+    ("depth", "queries", "keys", "heads", "group", "sms"),
+    [
+        (256, 867, 867, 40, 1, 17),
+        (256, 677, 677, 36, 2, 17),
+        (128, 947, 1147, 64, 4, 132),
+        (128, 546, 546, 8, 1, 13),
+        (128, 900, 20_000, 24, 4, 40),  # the cache has the keys of 3 heads
+    ],
+)
+def test_no_group_of_heads_is_reckoned_faster(depth, queries, keys, heads, group, sms):
+    """Tiles, each of so many steps and its ends, are dealt out as the scheduler deals them."""
+    problem = AttentionProblem(depth, as_dtype("bf16"), causal=True)
+    chosen = plan_for(problem, queries, keys, heads, group, sms)
+    assert chosen.splits == 1
+    pack, key_tile = chosen.packed_heads, chosen.block_k
+    times = dict(CANDIDATES[depth, True])[replace(chosen, heads_together=1, packed_heads=1)]
+    rows, packs = chosen.block_q // pack, heads // pack
+
+    def time(together):
+        scheduler = CausalLPTScheduler(rows, key_tile, together).over(queries, keys, packs)
+        blocks = [[t.num_key_blocks for t in scheduler.tiles(i, sms)] for i in range(sms)]
+        longest = max(len(tiles) * times.ends + sum(tiles) * times.step for tiles in blocks)
+        read = key_tile * sum(map(sum, blocks))  # rows of K
+        kv = 2 * keys * depth * 2 / (group // pack)  # bytes for each of the packs
+        full = max(0, np.log2(together * kv / CACHED_BYTES))
+        again = max(1, read / packs / keys * (group // pack) * min(1, together / sms))
+        moved = 4 * queries * heads * depth + packs * kv * (1 + min(1, full) * (again - 1))
+        return max(longest * (1 + COST_OF_TWICE * full), moved / DRAM_BYTES)
+
+    reckoned = {n % packs: time(n) for n in (*HEAD_GROUPS, packs) if n <= packs}
+    assert reckoned[chosen.heads_together] == pytest.approx(min(reckoned.values()))
+    assert len(set(reckoned.values())) > 2
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_keys_and_few_keys_have_a_plan(causal):
     problem = AttentionProblem(128, as_dtype("bf16"), causal)
@@ -242,13 +281,13 @@ def test_what_has_no_times_has_the_usual_plan(what):
     problem = AttentionProblem(64, as_dtype("bf16"), **{what: True})
     for queries in range(100, 2000, 100):
         chosen = plan_for(problem, queries, queries, 60, 1, 132)
-        assert replace(chosen, heads_together=1, splits=1) == PLANS[64, False]
+        assert replace(chosen, heads_together=1, splits=1) == PLANS[64]
 
 
 def test_the_usual_plan_comes_first():
-    for key, candidates in CANDIDATES.items():
-        assert candidates[0][0] == PLANS[key]
-    assert CANDIDATES.keys() == PLANS.keys()
+    for (depth, _), candidates in CANDIDATES.items():
+        assert candidates[0][0] == PLANS[depth]
+    assert CANDIDATES.keys() == {(depth, causal) for depth in PLANS for causal in (False, True)}
 
 
 def test_two_stages_of_queries_need_room_for_the_results():
@@ -288,7 +327,7 @@ def test_heads_that_share_keys_may_share_a_tile(heads):
 
 
 def test_a_plan_of_no_arguments_is_that_of_the_usual_head_dim():
-    assert AttentionPlan() == PLANS[128, False]
+    assert AttentionPlan() == PLANS[128]
 
 
 @pytest.mark.parametrize(("dtype", "unit"), [("bf16", 16), ("f16", 16), ("e4m3", 32)])
@@ -321,6 +360,7 @@ def test_what_follows_from_a_plan(kind, warpgroups):
     assert problem.v_tile(96).swizzle.span == (32 if kind == "e4m3" else 128)
     assert form.o_rows.shape == (64, 64) and form.o_rows.dtype.name in ("bf16", "f16")
     assert problem.o_tile(64).swizzle.span == form.o_rows.swizzle.span == 128
+    assert problem.o_tile(48).shape == problem.tile(48).shape == (1, 48, 1, 64)
     masks = [(form.masks_left, form.masks_right, form.masks_end)]
     for mask in ("left", "right", "causal"):
         form = AttentionForm(replace(problem, **{mask: True}), plan)

@@ -1,5 +1,6 @@
 """What a matmul may choose, what it expects of a choice, and what it takes."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from numba_tma.kernels.matmul.choice import (
     MatmulProblem,
     candidates,
     choose,
+    choose_aligned,
     choose_mma,
     choose_tcgen05,
     expected_cycles,
@@ -248,6 +250,61 @@ def test_the_model_of_unaligned_operands(extents, layout, config, measured, expe
     assert 0.7 < found / measured < 1.3
 
 
+#: Nanoseconds of the model, as of the other two.
+UNALIGNED_MODEL = (UnalignedConfig("a", 24, 8), UnalignedConfig("b", 64),
+                   UnalignedConfig("a", 72, 2), UnalignedConfig("b", 8, k=256),
+                   UnalignedConfig("a", 8))  # fmt: skip
+UNALIGNED_TIMES = {
+    ((1848, 19, 6839), "KK"): [23569.5, 123517.5, 69153.5, 83237.2, 120521.5],
+    ((283, 2699, 203), "MN"): [52305.8, 11995.0, 16005.8, 21326.1, 31357.8],
+    ((2571, 320, 4544), "MK"): [223164.4, 96458.3, 177636.4, 241211.8, 550544.4],
+    ((5, 4001, 1001), "KM"): [24559.7, 24139.7, 17851.7, 15627.7, 23691.7],
+    ((70, 70, 40000), "NN"): [92717.9, 689161.9, 367985.9, 357221.9, 671661.9],
+    ((1, 1, 1), "KK"): [9724.0, 7752.0, 9780.0, 7780.0, 7724.0],
+}
+
+
+@pytest.mark.parametrize(("extents", "layout"), UNALIGNED_TIMES)
+def test_the_model_of_any_alignment(extents, layout):
+    problem = odd_problem(extents, layout)
+    found = [unaligned_nanoseconds(problem, config, SMS) for config in UNALIGNED_MODEL]
+    assert found == pytest.approx(UNALIGNED_TIMES[extents, layout], abs=0.06, rel=0)
+
+
+@pytest.mark.parametrize("layout", ["KK", "MN"])
+def test_two_stages_of_any_alignment_fit_into_half_an_sm(layout):
+    """Beside the sums of the cluster's other blocks, and 1 KB that the system takes of a block."""
+    problem = odd_problem((100, 100, 1001), layout)
+    fitting = []
+    for n, cluster, k in itertools.product(range(8, 129, 8), (1, 2, 4, 8), (128, 256)):
+        held = n if layout == "KK" else max(16, 1 << (n - 1).bit_length())
+        stages, sums = 2 * (64 + held) * k, 4 * (cluster - 1) * held * 68
+        fitting.append(stages + sums + 1024 <= 225 * 1024 // 2)
+        expected = unaligned_nanoseconds(problem, UnalignedConfig("a", n, cluster, k), SMS)
+        assert (expected < math.inf) == fitting[-1], (n, cluster, k)
+    assert len(set(fitting)) == 2
+
+
+@pytest.mark.parametrize(
+    ("extents", "layout", "alone", "copied"),
+    [
+        ((4001, 4001, 4001), "KK", 4000, 2 * (3000 + 32016002 / 600)),
+        ((1000, 3000, 500), "MN", 4000, 2 * 3000 + 4_000_000 / 600),
+        ((4001, 20, 4001), "KK", 7500, 2 * 3000 + (32016002 + 160040) / 600),
+        ((8, 4001, 300), "KK", 7500, 2 * 3000 + (4800 + 2400600) / 600),
+    ],
+)
+def test_copies_are_launched_and_read_and_write(extents, layout, alone, copied):
+    """Each takes 3 us, and a microsecond for 600 KB; the models leave out 4 us, or 7.5."""
+    problem = odd_problem(extents, layout)
+    config, time = choose_aligned(problem, SMS)
+    if isinstance(config, Config):
+        model = expected_cycles(problem, config, SMS) / 1.6
+    else:
+        model = expected_nanoseconds(problem, config, SMS)
+    assert time == pytest.approx(model + alone + copied)
+
+
 def test_what_is_tried_for_unaligned_operands():
     """As few tiles as the narrow side has, a tile of 256 B along K where a has few chunks."""
     problem = odd_problem((5, 4001, 1001), "MN")
@@ -277,6 +334,7 @@ def test_large_unaligned_products_are_copied():
 def test_few_columns_have_the_kernel_of_few_rows():
     few = choose(MatmulProblem(12768, 40, 1152), SMS)
     assert isinstance(few, SwappedConfig) and (few.first, few.n) == ("a", 40)
+    assert isinstance(choose(MatmulProblem(1024, 64, 512), SMS), SwappedConfig)
     for extents in ((12768, 65, 1152), (1023, 40, 1152), (12768, 40, 511)):
         assert isinstance(choose(MatmulProblem(*extents), SMS), Config), extents
     assert isinstance(choose(MatmulProblem(12768, 40, 1152, splittable=False), SMS), Config)

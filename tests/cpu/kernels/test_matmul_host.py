@@ -55,10 +55,13 @@ _tests = itertools.count(1)
 @pytest.fixture
 def gpu(monkeypatch):
     """Note what is launched, with no GPU: (what, blocks, threads, arguments)."""
-    noted = SimpleNamespace(launches=[], memory=[])
+    noted = SimpleNamespace(launches=[], memory=[], early=[])
     monkeypatch.setattr(Array, "memory", next(_tests) << 41)  # launches of another are not repeated
 
     def launcher(kernel, blocks, threads, stream, pdl):
+        if pdl:
+            noted.early.append(kernel)
+
         def bind(*arguments):
             return lambda: noted.launches.append((kernel, blocks, threads, arguments))
 
@@ -338,7 +341,7 @@ def test_parts_of_k_are_added_up(gpu):
     (form, *_, arguments), (kernel, blocks, threads, added) = gpu.launches
     assert form.out.name == "f32" and not form.epilogue.changes and form.addressable
     assert arguments[5].splits == 4 and gpu.memory[0].shape == (4, 64, 68)
-    assert kernel[0] == "add" and kernel[1].bias.name == "bf16"
+    assert kernel[0] == "add" and kernel[1].bias.name == "bf16" and gpu.early == [kernel]
     assert blocks * threads >= 64 * 66 and tuple(added[3]) == (1, 64, 66, 4)
 
 

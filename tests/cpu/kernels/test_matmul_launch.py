@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from numba_tma.host.arrays import Array as Read
@@ -145,6 +146,36 @@ def test_a_gpu_has_the_kernel_of_its_tensor_cores(gpu, monkeypatch, cores, kind)
     shapes = ((300, 64), (64, 520), (300, 520))
     plan, *_ = launched(gpu, *(Array(i, shape) for i, shape in enumerate(shapes)))
     assert isinstance(plan.config, kind)
+
+
+@pytest.mark.parametrize("k", [0, 64])
+@pytest.mark.parametrize("group", [1, 2])
+def test_pairs_have_a_kernel_of_their_own_and_no_k_no_product(gpu, group, k):  # noqa: F811
+    arrays = Array(1, (300, k)), Array(2, (k, 96)), Array(3, (300, 96))
+    matmul(*arrays, config=Tcgen05Config(64, cta_group=group))
+    (((name, plan), *_),) = gpu.launches
+    assert (name, plan.empty) == (("", "tcgen05_kernel", "tcgen05_pair_kernel")[group], k == 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((3, 7, 5), (200, 20, 2)),
+        ((2, 7, 5), (200, 20, 2)),
+        ((1, 7, 5), (999, 20, 2)),  # of one matrix the stride counts nothing
+        ((2, 1, 1), (38, 20, 2)),
+        ((3, 7, 5), (0, 20, 2)),  # the same matrix for all
+        ((0, 7, 5), (200, 20, 2)),
+        ((2, 7, 0), (200, 20, 2)),
+    ],
+)
+def test_threads_load_an_operand_from_its_first_to_its_last_byte(shape, strides):
+    given = Read.read("matmul", "a", Array(1, shape, strides=strides))
+    found, (each, line, _) = module._unaligned(given), given.strides
+    ends = [given.address]
+    ends += [given.address + np.dot(at, strides) + 2 for at in np.ndindex(shape)]
+    between = each if shape[0] > 1 else 0
+    assert tuple(found) == (given.address, max(ends), between, line, *shape[1:])
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from numba_tma.kernels.matmul.plan import (
     Config,
     MatmulPlan,
     MmaConfig,
+    StreamKConfig,
     SwappedConfig,
     SwappedPlan,
     Tcgen05Config,
@@ -45,6 +46,7 @@ from numba_tma.kernels.rows.plan import (
     RowOptions,
     RowPlan,
     plan_for,
+    require_room,
 )
 from numba_tma.kernels.transpose.plan import PLANS as TRANSPOSE_PLANS
 from numba_tma.kernels.transpose.plan import TransposePlan
@@ -53,33 +55,47 @@ from numba_tma.kernels.transpose.plan import TransposePlan
 
 #: What a field takes, with the other fields as given; the other whole numbers up to 300, the
 #: neighbours of the ends and all other words are refused.
-POWERS_TO_8 = {1, 2, 4, 8}
+POWERS_TO_8, LARGE = {1, 2, 4, 8}, range(1, (1 << 16) + 1)
+STAGES, FLAG = range(2, 65), {True, False}
+OF_CONFIG = {"m": {64, 128}, "n": range(32, 257, 32), "cluster": POWERS_TO_8, "k": {128, 256, 512},
+             "out_bytes": {32, 64, 128}, "splits": range(1, 4097), "group": LARGE,
+             "stages": STAGES, "out_stages": range(1, 17)}  # fmt: skip
 FIELDS = [
-    (Config, {}, {"m": {64, 128}, "n": range(32, 257, 32), "cluster": POWERS_TO_8,
-                  "k": {128, 256, 512}, "out_bytes": {32, 64, 128}}),
-    (ScaledConfig, {}, {"m": {64, 128, 256}, "n": range(32, 193, 32), "k": {128},
-                        "out_bytes": {32, 64, 128}}),
+    (Config, {}, OF_CONFIG),
+    (StreamKConfig, {}, OF_CONFIG | {"splits": {1}}),
+    (ScaledConfig, {}, {"m": {64, 128, 256}, "n": range(32, 193, 32), "cluster": POWERS_TO_8,
+                        "k": {128}, "out_bytes": {32, 64, 128}, "splits": range(1, 4097),
+                        "group": LARGE, "stages": STAGES, "out_stages": range(1, 17)}),
     (ScaledConfig, {"m": 256}, {"n": range(32, 129, 32)}),
     (SwappedConfig, {}, {"m": {64, 128}, "n": range(8, 129, 8), "cluster": POWERS_TO_8,
-                         "k": {128, 256, 512}, "first": {"a", "b"}}),
+                         "k": {128, 256, 512}, "first": {"a", "b"}, "blocks": range(1, 5),
+                         "stages": STAGES}),
     (UnalignedConfig, {}, {"n": range(8, 129, 8), "cluster": POWERS_TO_8, "k": {128, 256},
-                           "first": {"a", "b"}}),
-    (Tcgen05Config, {}, {"n": range(32, 257, 32), "cta_group": {1, 2},
+                           "first": {"a", "b"}, "stages": STAGES}),
+    (Tcgen05Config, {}, {"n": range(32, 257, 32), "cta_group": {1, 2}, "group": LARGE,
+                         "stages": STAGES, "out_stages": range(1, 5),
                          "scheduler": {"launch_control", "static"}}),
     (MmaConfig, {"n": 32}, {"m": {64, 128, 256}, "k": {64, 128}, "out_bytes": {32, 64, 128},
-                            "warpgroups": {1, 2}}),
+                            "warpgroups": {1, 2}, "group": LARGE, "stages": STAGES,
+                            "out_stages": range(1, 5)}),
     (MmaConfig, {"m": 64}, {"n": range(32, 257, 32)}),
     (MmaConfig, {"m": 64, "warpgroups": 1}, {"n": range(16, 257, 16)}),
     (
         AttentionPlan,
         {},
-        {"block_k": range(16, 257, 16), "votes": {True, False}, "packed_heads": range(1, 65)},
+        {"warpgroups": range(1, 4), "block_k": range(16, 257, 16), "stages": range(1, 65),
+         "heads_together": range((1 << 16) + 1), "votes": FLAG, "splits": LARGE,
+         "q_stages": range(1, 65), "packed_heads": range(1, 65), "turns": FLAG},
     ),
-    (Tcgen05AttentionPlan, {}, {"block_k": {32, 64, 128}}),
+    (Tcgen05AttentionPlan, {}, {"block_k": {32, 64, 128}, "stages": STAGES,
+                                "heads_together": range((1 << 16) + 1),
+                                "polynomial_period": range((1 << 16) + 1)}),
+    (BackwardPlan, {}, {"stages": STAGES, "sum_stages": range(1, 65), "heads_together": LARGE,
+                        "splits": LARGE}),
     (RowPlan, {}, {"threads": {2**i for i in range(11)}}),
     (RowPlan, {"threads": 1}, {"rows": range(1, 1025)}),
-    (RowPlan, {"threads": 32}, {"cluster": POWERS_TO_8, "bulk": {True, False},
-                                "early": {True, False}, "blocks": range(33),
+    (RowPlan, {"threads": 32}, {"cluster": POWERS_TO_8, "bulk": FLAG,
+                                "early": FLAG, "blocks": range(33),
                                 "cache": {"allocate", "no_allocate", "evict_last", "evict_first"}}),
     (RowPlan, {"threads": 1, "bulk": True}, {"slot": range(0, 225 * 1024 + 1, 16)}),
     (CopyPlan, {}, {"chunk_bytes": range(16, 225 * 1024 + 1, 16), "threads": range(32, 1025, 32),
@@ -127,6 +143,12 @@ def test_what_a_field_takes(kind, given, field, values):
             kind(**given, **{field: ends[1] + values.step})
 
 
+def test_each_field_of_a_plan_is_in_the_table():
+    for kind in {kind for kind, _, _ in FIELDS}:
+        held = {name for other, _, fields in FIELDS if other is kind for name in fields}
+        assert held == {field.name for field in dataclasses.fields(kind)}, kind
+
+
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8])
 @pytest.mark.parametrize("kind", [Config, ScaledConfig])
 def test_blocks_of_a_cluster_share_b_in_rows_of_128_bytes(kind, cluster):
@@ -160,6 +182,7 @@ def test_threads_share_blocks_equally(threads):
 
 DEFAULTS = {
     Config: (128, 256, 1, 1, 128, 16, 8, 128, 2),
+    StreamKConfig: (128, 256, 1, 1, 128, 16, 8, 128, 2),
     ScaledConfig: (128, 128, 1, 1, 128, 16, 8, 128, 2),
     SwappedConfig: (64, 8, 1, 1, 256, 16, "b"),
     UnalignedConfig: ("a", 32, 1, 128, 4),
@@ -210,18 +233,19 @@ def test_what_kernels_are_compiled_for_does_not_change():
 # ---------------------------------------------------------------------------- tables
 
 
+def plan_of_packed(head_dim, causal):
+    problem = AttentionProblem(head_dim, as_dtype("bf16"), causal, packed=True)
+    return attention_plans.plan_for(problem, 10, 500, 1, 1, 132)
+
+
 def test_plans_of_attention():
-    """By head dim, for a full and a causal mask; then for few queries."""
+    """By head dim: usual ones, those for few queries, and for packed sequences under each mask."""
     plans, few = attention_plans.PLANS, attention_plans.FEW_QUERIES_PLANS
     assert plans == {
-        (64, False): AttentionPlan(3, 128, 3, votes=False, q_stages=2),
-        (64, True): AttentionPlan(3, 128, 3, votes=False, q_stages=2),
-        (96, False): AttentionPlan(3, 112, 2, q_stages=2),
-        (96, True): AttentionPlan(3, 112, 2, q_stages=2),
-        (128, False): AttentionPlan(2, 128, 2),
-        (128, True): AttentionPlan(2, 128, 2),
-        (256, False): AttentionPlan(2, 80, 2),
-        (256, True): AttentionPlan(2, 80, 2),
+        64: AttentionPlan(3, 128, 3, votes=False, q_stages=2),
+        96: AttentionPlan(3, 112, 2, q_stages=2),
+        128: AttentionPlan(2, 128, 2),
+        256: AttentionPlan(2, 80, 2),
     }
     assert few == {
         64: AttentionPlan(1, 192, 2, votes=False),
@@ -230,13 +254,13 @@ def test_plans_of_attention():
         256: AttentionPlan(1, 48, 2),
     }
     fp8, few_fp8 = attention_plans.FP8_PLANS, attention_plans.FP8_FEW_QUERIES_PLANS
-    assert fp8 == {
-        (64, False): AttentionPlan(3, 96, 2),
-        (64, True): AttentionPlan(3, 96, 2),
-        (128, False): AttentionPlan(2, 128, 2),
-        (128, True): AttentionPlan(2, 128, 2),
-    }
+    assert fp8 == {64: AttentionPlan(3, 96, 2), 128: AttentionPlan(2, 128, 2)}
     assert few_fp8 == {64: AttentionPlan(1, 96, 6), 128: AttentionPlan(1, 96, 4)}
+    two_q = AttentionPlan(2, 128, 2, q_stages=2)
+    packed = {(d, c): plan_of_packed(d, c) for d in plans for c in (False, True)}
+    others = {(96, True): two_q, (128, False): two_q, (128, True): two_q}
+    assert packed == {(d, c): plans[d] for d, c in packed} | others
+    assert attention_plans.PACKS == (1, 2, 4, 8, 16)
     assert backward_plans.PLANS == {64: BackwardPlan(2, 1), 128: BackwardPlan(2, 2)}
     assert attention_plans.HEAD_DIMS == (64, 96, 128, 256)
     assert attention_plans.FP8_HEAD_DIMS == (64, 128)
@@ -304,6 +328,36 @@ def test_plans_of_rows():
 def test_rows_that_were_not_measured(columns, options, plan):
     """Of four bytes an element: 32 a thread, or slots of 16 KB where memory has room."""
     assert plan_for("row_sum", columns, 4, 16, options) == plan
+
+
+@pytest.mark.parametrize(
+    ("columns", "width", "plan"),
+    [
+        (4, 8, RowPlan(2, 64)),  # 2 threads share a sector
+        (4, 4, RowPlan(4, 32)),
+        (16, 4, RowPlan(16, 8)),
+        (512, 4, RowPlan(16, 8)),
+        (513, 4, RowPlan(32, 4)),
+        (1025, 4, RowPlan(64)),
+        (32768, 8, RowPlan(1024)),
+        (32769, 8, RowPlan(512, cluster=4)),
+        (65536, 4, RowPlan(512, cluster=4)),
+        (65537, 4, RowPlan(512, cluster=8)),
+        (131072, 4, RowPlan(512, cluster=8)),
+        (131073, 4, RowPlan(1024, cluster=8)),
+        (1 << 24, 4, RowPlan(1024, cluster=8)),
+    ],
+)
+def test_rows_in_narrow_accesses(columns, width, plan):
+    """Of four bytes an element: a thread has up to 32, and a block 512 or 1,024 threads."""
+    for name in ("row_sum", "rmsnorm"):
+        assert plan_for(name, columns, 4, width) == plan
+
+
+def test_rows_fill_the_shared_memory_of_a_block():
+    require_room("f", RowPlan(32), 225 * 1024)
+    with pytest.raises(ValueError, match=r"has 230,401 B of rows, but room for 230,400 B"):
+        require_room("f", RowPlan(32), 225 * 1024 + 1)
 
 
 SLOTS = {"bulk": True, "slot": 8192, "blocks": 4, "cache": "evict_last"}

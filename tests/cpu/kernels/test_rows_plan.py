@@ -256,8 +256,11 @@ def test_rows_are_accessed_by_units_if_all_of_them_begin_alike():
     assert row_width([x, at(16), None], [None, None]) == UNALIGNED
     vector = rows_at(1 << 31, 129, 258, np.float16, rows=1)
     assert row_width([x], [vector, None]) == UNALIGNED and row_width([x], [vector, vector]) == 2
-    long = rows_at(1 << 30, 20001, 40002, np.float16)
-    assert row_width([long], [vector, vector]) == UNALIGNED
+    for columns, width in ((16383, 2), (16385, UNALIGNED), (20001, UNALIGNED)):  # up to 32 KB
+        long = rows_at(1 << 30, columns, 2 * columns, np.float16)
+        assert row_width([long], [vector, vector]) == width
+    full = rows_at((1 << 30) + 2, 16384, 32770, np.float16)
+    assert row_width([full], [vector, vector]) == 2
     assert row_width([x, at(2)], NO_VECTORS) == 2  # another distance from a multiple of 16 B
     assert row_width([x, at(0, 260)], NO_VECTORS) == 2  # and another in each row
     assert row_width([x, at(0, 274)], NO_VECTORS) == UNALIGNED

@@ -37,9 +37,12 @@ RING, TILES = plan_for(2), CopyPlan()  # by TMA, which arrays of this size do no
 @pytest.fixture
 def gpu(monkeypatch):
     """Note what is launched, with no GPU, and how many arrays are read for it."""
-    noted = SimpleNamespace(launches=[], bound=0, spaces=[], counters=[], failing=False)
+    noted = SimpleNamespace(launches=[], bound=0, spaces=[], counters=[], failing=False, early=[])
 
     def launcher(kernel, blocks, threads, stream, pdl):
+        if pdl:
+            noted.early.append(kernel)
+
         def bind(*arguments):
             noted.bound += 1
             # A launch holds addresses, and no arrays.

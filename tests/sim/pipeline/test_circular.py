@@ -7,6 +7,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import simulator as sim
 from numba_tma.host.layout import Tile
+from numba_tma.pipeline import circular
 from numba_tma.pipeline.circular_handle import CircularBufferHandle as Ring
 from tests.tiers import every
 
@@ -531,3 +532,23 @@ def test_what_a_stage_has_not(mistake):
     for text in texts:
         with pytest.raises(sim.BadOperand, match=text):
             kernel[1, 32]()
+
+
+@pytest.mark.parametrize("barriers", [1, 2])
+def test_the_simulator_names_each_tile_and_each_barrier(barriers, monkeypatch):
+    """Where the buffer says that they are: the tiles of a name lie one after the other."""
+    small = Tile((2, 32), "f32")
+    buffer = tma.CircularBuffer(
+        3, a=TILE, b=small, **{"barriers": "each"} if barriers == 2 else {}
+    )
+    names = {}
+    monkeypatch.setattr(circular.simulator, "label", names.__setitem__)
+    circular.label_buffer(buffer, 1 << 16, 64)
+    expected = {
+        (1 << 16) + buffer.tile_offset(name) + stage * tile.nbytes: f"{name}[{stage}]"
+        for name, tile in (("a", TILE), ("b", small))
+        for stage in range(3)
+    }
+    tiles = {at: name.partition(" of ")[0] for at, name in names.items() if at >= 1 << 16}
+    assert tiles == expected
+    assert [at for at in names if at < 1 << 16] == [64 + 8 * i for i in range(buffer.num_barriers)]

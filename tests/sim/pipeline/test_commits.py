@@ -60,6 +60,30 @@ def test_the_end_of_a_producer_commits_its_open_stage(end):
 # --------------------------------------------------------------------------- one block
 
 
+@pytest.mark.parametrize("consumer", [tma.Warps(1), tma.Warps(3), tma.Warpgroups(1)], ids=str)
+def test_one_thread_of_all_warps_consumes(consumer):
+    """Of the role's first warp; where threads arrive each of them consumes."""
+    roles = tma.Roles(mma=consumer, load=tma.Warps(1))
+    held = {"a": TILE, "producer": roles.load, "consumer": roles.mma}
+    for released_by, entering in (("tcgen05", 1), ("threads", consumer.threads)):
+        PIPE = tma.TilePipeline(2, released_by=released_by, **held)
+
+        @cuda.jit
+        def kernel(out):
+            pipe = PIPE.start()  # noqa: B023 (it runs in this turn)
+            if pipe.is_consumer():
+                if pipe.consumer().enters():
+                    out[cuda.threadIdx.x] += 1
+
+        out = np.zeros(roles.threads, np.int32)
+        kernel[1, roles.threads](out)
+        (threads,) = np.nonzero(out)
+        assert len(threads) == entering and threads[-1] - threads[0] == entering - 1
+        first = roles.mma.first
+        assert first <= threads[0] < first + 32 and (out[threads] == 1).all()
+
+
+
 def loops(PIPE):
     @cuda.jit
     def kernel(a, order, n):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from numba_tma.pipeline import start
+from numba_tma.pipeline import circular_handle, start
 from numba_tma.pipeline.start import CONSUMER_BARRIER, MAX_ROLES
 
 AT, EMPTY, LEDGER, MEETINGS, THREADS = 1024, 64, 128, 256, 160
@@ -19,16 +19,25 @@ def pipeline(**options):
     return SimpleNamespace(**(given | options))
 
 
+STEPS = "mbarrier_init", "st_shared_u64", "fence_mbarrier_init", "cluster_sync", "barrier_sync"
+
+
+def noted(monkeypatch, module):
+    """Return a list that gets each step of the functions of a module."""
+    log = []
+    for name in STEPS:
+        if hasattr(module, name):
+            step = lambda *given, name=name: log.append((name, *given))  # noqa: E731
+            monkeypatch.setattr(module, name, step)
+    return log
+
+
 @pytest.fixture
 def started(monkeypatch):
     """Return what a thread does when it starts a ring."""
 
     def steps(ring, thread=0, sync=True):
-        log = []
-        for name in (
-            "mbarrier_init", "st_shared_u64", "fence_mbarrier_init", "cluster_sync", "barrier_sync",
-        ):  # fmt: skip
-            monkeypatch.setattr(start, name, lambda *given, name=name: log.append((name, *given)))
+        log = noted(monkeypatch, start)
         start.initialise(ring, AT, thread, THREADS, sync)
         return log
 
@@ -71,3 +80,31 @@ def test_debug_mode_has_a_meeting_of_each_role(started):
     found = inits(started(pipeline(debug=True, block=1, sync_arrivals=arrivals)))
     assert found == RING | meetings
     assert inits(started(pipeline(block=1, sync_arrivals=arrivals))) == RING
+
+
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("thread", [0, 1])
+@pytest.mark.parametrize(
+    ("debug", "by_mbarrier", "arrivals", "meeting"),
+    [(False, True, 5, 0), (True, True, 0, 0), (True, False, 5, 64)],
+)
+def test_a_circular_buffer_has_full_barriers_of_each_operand(
+    monkeypatch, debug, by_mbarrier, arrivals, meeting, thread, sync
+):
+    """Two of each of three stages; debug mode has a ledger of each, which begins at 0."""
+    ring = SimpleNamespace(
+        num_stages=3, num_full=2, by_mbarrier=by_mbarrier, empty_arrivals=arrivals,
+        empty_offset=EMPTY, debug=debug, sync_offset=MEETINGS, sync_threads=meeting,
+        ledger_offset=LEDGER,
+    )  # fmt: skip
+    log = noted(monkeypatch, circular_handle)
+    circular_handle.initialise_circular(ring, AT, thread, THREADS, sync)
+    made = {8 * number: 1 for number in range(6)}
+    if by_mbarrier:  # without a number of arrivals every warp releases
+        made |= {EMPTY + 8 * stage: arrivals or THREADS // 32 for stage in range(3)}
+    made |= {MEETINGS: meeting or THREADS} if debug else {}
+    ledgers = [("st_shared_u64", AT + LEDGER + 8 * n, 0) for n in range(6)] if debug else []
+    assert inits(log) == (made if thread == 0 else {})
+    assert [each for each in log if each[0] == "st_shared_u64"] == (ledgers if thread == 0 else [])
+    ends = [("fence_mbarrier_init",)] * (thread == 0) + [("barrier_sync", 0, THREADS)] * sync
+    assert log[-2:][-len(ends):] == ends if ends else not log

@@ -1,11 +1,14 @@
 """Rings of keys and values in the simulator: every order of use, any seed."""
 
+import inspect
+
 import numpy as np
 import pytest
 from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator
+from numba_tma.pipeline import kv_consumer, kv_producer, staged
 from numba_tma.pipeline.kv import label_ring
 from tests.kernels.kv_kernels import ORDERS, Case, stages_needed
 from tests.tiers import quick, seeds
@@ -82,3 +85,16 @@ def test_every_sub_stage_has_its_names(monkeypatch, stages, parts):
         **{64 + ring.empty_offset + 8 * i: f"empty{text}" for i, text in enumerate(where)},
         **{4096 + ring.full_kv_bytes // parts * i: f"k{text}" for i, text in enumerate(where)},
     }
+
+
+def test_a_stage_has_one_sub_stage_unless_its_number_is_given():
+    """All methods mean the first one by default, or the only one."""
+    found = set()
+    for module in (kv_producer, kv_consumer, staged):
+        for cls in vars(module).values():
+            if isinstance(cls, type) and cls.__module__ == module.__name__:
+                for method in filter(inspect.isfunction, vars(cls).values()):
+                    given = inspect.signature(method).parameters.get("qk_stage")
+                    found |= {(method.__qualname__, given.default)} if given else set()
+    unset = {None, inspect.Parameter.empty}
+    assert len(found) > 9 and {default for _, default in found} - unset == {0}

@@ -34,7 +34,8 @@ def count_blocks(runs, taken):
         if going:
             x = ptx.clusterlaunchcontrol_query_cancel_get_first_ctaid(words, "x")
             y = ptx.clusterlaunchcontrol_query_cancel_get_first_ctaid(words, "y")
-            assert ptx.clusterlaunchcontrol_query_cancel_get_first_ctaid_v4(words)[:3] == (x, y, 0)
+            four = ptx.clusterlaunchcontrol_query_cancel_get_first_ctaid_v4(words)
+            assert four == (x, y, 0, 0)
             if thread == 0:
                 taken[x, y] += 1
         ptx.fence_proxy_async()

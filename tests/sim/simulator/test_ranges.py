@@ -1,5 +1,8 @@
 """Bytes that an instruction reads or writes in shared memory lie inside one allocation."""
 
+import itertools
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -7,6 +10,8 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import simulator as sim
 from numba_tma.device.matrix_descriptor import matrix_descriptor
+from numba_tma.simulator.barriers import check_over_none
+from numba_tma.simulator.errors import BarrierMisuse
 from numba_tma.simulator.memory import BASE
 from tests.kernels.tensor_products import descriptor, idesc, run
 
@@ -110,3 +115,21 @@ def test_ignored_bytes_of_a_load_are_not_there(left, right):
 
     kernel[1, 1]()
     assert found == [None] * left + [0] * (64 - left - right) + [None] * right
+
+
+# ------------------------------------------------------------------ bytes over live mbarriers
+
+
+@pytest.mark.parametrize("places", [[], [16], [0, 8, 16], [8, 40], [*range(0, 80, 8)]], ids=len)
+def test_a_write_over_a_byte_of_a_live_mbarrier_is_refused(places):
+    """Whether the mbarriers are more than the words of 8 bytes that are written, or fewer."""
+    barriers = {place: SimpleNamespace(name=f"the one at {place}") for place in places}
+    for address, nbytes in itertools.product(range(48), (1, 2, 4, 8, 16, 30)):
+        hit = [p for p in places if p < address + nbytes and address < p + 8]
+        if not hit:
+            check_over_none(barriers, "it", address, nbytes)
+            continue
+        with pytest.raises(BarrierMisuse) as caught:
+            check_over_none(barriers, "it", address, nbytes)
+        text = f"it: bytes {address} to {address + nbytes - 1} lie over the one at {hit[0]}, a live"
+        assert str(caught.value).startswith(text)

@@ -1,6 +1,8 @@
 """Operands in tensor memory, copies, scale factors, shifts, and the loads around them."""
 
+import itertools
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +10,8 @@ import pytest
 from numba_tma import ptx
 from numba_tma import simulator as sim
 from numba_tma.host import tensor_memory_layout as layout
+from numba_tma.simulator import tcgen05_descriptor
+from numba_tma.simulator.errors import BadOperand
 from numba_tma.simulator.tcgen05_descriptor import product_shape
 from numba_tma.simulator.tcgen05_instructions import _merged
 from numba_tma.simulator.tcgen05_operands import in_shared
@@ -391,3 +395,41 @@ def test_runs_of_an_operand_are_one_unless_a_row_of_128_bytes_lies_between(strid
     whole = [(chunk, 3 * stride + 128) for chunk in (0, 8192)]
     assert place.runs == tuple(whole if stride == 128 else groups)
     assert _merged(place) == (whole if stride < 256 else groups)
+
+
+#: The blocks that share a scale factor, by kind, with the elements that they have.
+BLOCKS = {
+    "mxf8f6f4": {None: 32, "block32": 32, "scale_vec::1X": 32},
+    "mxf4": {None: 32, "block32": 32, "scale_vec::2X": 32},
+    "mxf4nvf4": {"block32": 32, "scale_vec::2X": 32, "block16": 16, "scale_vec::4X": 16},
+}
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize("first", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("scales", ["ue8m0", "ue4m3"])
+def test_scale_factors_of_a_row_lie_in_one_word(kind, first, scales):
+    """Whole ones of it; only kinds with one size of block may leave it out."""
+    k = 32 if kind == "mxf8f6f4" else 64
+    form = SimpleNamespace(scales=True, k=k)
+    words = {None, "block16", "block32", "block64", *(f"scale_vec::{n}X" for n in (1, 2, 4))}
+    for operand, block in itertools.product("ab", words):
+        says = {"kind": kind, "scale_type": scales, "scale_a_id": 0, "scale_b_id": 0}
+        says = SimpleNamespace(**says | {f"scale_{operand}_id": first})
+        each = BLOCKS[kind].get(block, 0)
+        count = k // (each or k)
+        if not each:
+            wrong = "use one of"
+        elif each == 32 and scales == "ue4m3":
+            wrong = "those of 32 elements are ue8m0"
+        elif first % count or first + count > 4:
+            wrong = f"the scale factors of {operand.upper()} begin at byte {first}"
+        else:
+            assert tcgen05_descriptor._scales("it", says, form, block) == count
+            continue
+        with pytest.raises(BadOperand, match=wrong):
+            tcgen05_descriptor._scales("it", says, form, block)
+    plain = SimpleNamespace(scales=False)
+    assert tcgen05_descriptor._scales("it", says, plain, None) == 0
+    with pytest.raises(BadOperand, match="it: block32 is for kinds with scale factors"):
+        tcgen05_descriptor._scales("it", says, plain, "block32")

@@ -255,8 +255,6 @@ class _FragmentItem(compiler.AbstractTemplate):
             )
         return signature(args[0].element, *args)
 
-    prefer_literal = True
-
 
 @compiler.lowering_registry.lower(operator.getitem, FragmentType, types.Any)
 @compiler.lowering_registry.lower(operator.getitem, RowsType, types.Any)

@@ -147,9 +147,8 @@ def plan_for(
     def time(plan: BackwardPlan) -> float:
         return time_of(plan, steps, problem.head_dim, kv_heads, group, sms)
 
-    whole = divided(1)
-    if group == 1 or kv_heads * len(steps) > MANY_WAVES * sms:
-        return whole
+    if kv_heads * len(steps) > MANY_WAVES * sms:
+        return divided(1)
     return min((divided(n) for n in range(1, group + 1) if group % n == 0), key=time)
 
 
