@@ -52,7 +52,7 @@ _MOST_BYTES = 256 << 20
 _captured: dict[int, Sequence[DeviceArray]] = {}
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Call:
     """What is remembered of a call."""
 

@@ -111,20 +111,20 @@ class MatmulProblem:
 
 # Fitted to 1,847 times of 94 products on an H200, in cycles of 1.6 GHz.
 # Bytes per cycle: an SM's shared memory, DRAM, and the split-K reduction.
-_SHARED, _DRAM, _PARTS = 166, 2670, 1520
-_LATENCY = 742  # cycles from a load's issue to the full stage
-_FIRST, _SECOND_KERNEL = 3036, 4000  # cycles until the first load arrives; of a second launch
-_ARRIVING = 101  # bytes of the first stage per cycle
-_STAGE, _TILE, _COLUMN = 279, 616, 4.33  # cycles of a stage at least; of a tile, and its columns
-_APART = 0.74  # fraction of the shorter of loading and multiplying that is not hidden
-_SPLIT_LINES = 3610  # bytes per cycle from L2, of rows that begin inside of lines
-_ALIGNED = 3770  # nanoseconds of a launch
+_SHARED, _DRAM, _PARTS = 155, 1876, 2980
+_LATENCY = 709  # cycles from a load's issue to the full stage
+_FIRST, _SECOND_KERNEL = 2890, 5400  # cycles until the first load arrives; of a second launch
+_ARRIVING = 88.7  # bytes of the first stage per cycle
+_STAGE, _TILE, _COLUMN = 293, 598, 4.72  # cycles of a stage at least; of a tile, and its columns
+_APART = 0.48  # fraction of the shorter of loading and multiplying that is not hidden
+_SPLIT_LINES = 3600  # bytes per cycle from L2, of rows that begin inside of lines
+_ALIGNED = 3690  # nanoseconds of a launch
 
 
 def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     """Return how many cycles a matmul is expected to take."""
     p, m, n = problem, config.m, config.n
-    together, down, right = sms // config.blocks, m * config.cluster, n * config.across
+    together, down, right = max(1, sms // config.blocks), m * config.cluster, n * config.across
     clusters = -(-p.rows // down) * -(-p.columns // right) * p.batch * config.splits
     waves = -(-clusters // together)
     written = m + n
@@ -150,13 +150,13 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
 
 
 # Few rows or columns: fitted to 390 times of 55 products on an H200.
-_STREAM, _PORT = 3200, 65  # bytes per nanosecond: DRAM; what one SM takes
-_IN_FLIGHT = 1820  # nanoseconds from a load's issue to the full stage
-_ALONE = 1800  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
-_TOGETHER = 104  # nanoseconds of each halving of a cluster's sums
-_LINES = 4125  # bytes per nanosecond from L2, of rows that begin inside of lines
-_WRITTEN = 301  # elements of the result per nanosecond
-_NARROW = 5700  # nanoseconds of a launch
+_STREAM, _PORT = 3040, 67.6  # bytes per nanosecond: DRAM; what one SM takes
+_IN_FLIGHT = 933  # nanoseconds from a load's issue to the full stage
+_ALONE = 1840  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
+_TOGETHER = 46  # nanoseconds of each halving of a cluster's sums
+_LINES = 4550  # bytes per nanosecond from L2, of rows that begin inside of lines
+_WRITTEN = 251  # elements of the result per nanosecond
+_NARROW = 5720  # nanoseconds of a launch
 
 
 def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int) -> float:
@@ -287,6 +287,12 @@ def with_parts(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> Iter
                     yield replace(config, splits=splits)
 
 
+def _is_long(problem: MatmulProblem, sms: int) -> bool:
+    """Return whether K needs more parts than a cluster has blocks, to occupy all SMs."""
+    tiles = -(-max(problem.rows, problem.columns) // 64) * problem.batch
+    return 32 * tiles < sms and problem.k * problem.itemsize > 1 << 15
+
+
 @functools.lru_cache(maxsize=4096)
 def choose(problem: MatmulProblem, sms: int) -> AnyConfig:
     """Return the configuration that is expected to be fastest."""
@@ -301,7 +307,9 @@ def choose(problem: MatmulProblem, sms: int) -> AnyConfig:
 def choose_aligned(problem: MatmulProblem, sms: int) -> tuple[AnyConfig, float]:
     """Return the fastest configuration whose operands TMA loads, and nanoseconds with copies."""
     copies = sum(_COPY + nbytes / _COPIED for nbytes in problem.copied)
-    tiled = choose_from(CONFIGS, problem, sms)
+    narrow = min(problem.rows, problem.columns) <= FEW and not _is_long(problem, sms)
+    whole = replace(problem, splittable=False)  # clusters add up the parts of narrow products
+    tiled = choose_from(CONFIGS, whole if narrow else problem, sms)
     config: AnyConfig = tiled
     time = _ALIGNED + expected_cycles(problem, tiled, sms) / 1.6
     for other in swapped(problem):

@@ -212,7 +212,6 @@ def _multiply(
     workspace: Workspace,
 ) -> None:
     """Launch the kernel of a plan on matrices that it reads as they are."""
-    blocks: Grid
     extents, blocks = grid_of(plan, a, b, k, out)
     division: tuple[StreamK, ...] = ()
     if isinstance(plan.config, StreamKConfig) and k > 0:  # a K of 0 has no stages to divide
@@ -457,7 +456,7 @@ def _bytes(matrices: Array | None) -> MatrixBytes:
 
 def grid_of(
     plan: MatmulPlan, a: Array, b: Array, k: int, out: Array
-) -> tuple[MatmulExtents, tuple[int, int]]:
+) -> tuple[MatmulExtents, Grid]:
     """Return the extents of a matmul in tiles, and the grid of blocks that computes them."""
     config: Config = plan.config
     batch, rows, columns = out.shape
@@ -466,7 +465,8 @@ def grid_of(
     tiles = down * config.cluster, right * config.across
     extents = _extents(tiles, a, b, -(-k // plan.k), out, config.splits)
     at_once = fewest_in_same_waves(down * right * batch, resident_clusters(config.blocks, 1))
-    return extents, (at_once * config.cluster, config.across)
+    blocks = at_once * config.cluster
+    return extents, blocks if config.across == 1 else (blocks, config.across)
 
 
 def _extents(

@@ -5,7 +5,7 @@ import pytest
 
 from numba_tma.kernels.matmul import grouped as module
 from numba_tma.kernels.matmul.arguments import Epilogue
-from numba_tma.kernels.matmul.choice import CONFIGS, MatmulProblem
+from numba_tma.kernels.matmul.choice import ROW_CLUSTERS, MatmulProblem
 from numba_tma.kernels.matmul.grouped import grouped_matmul
 from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
 from numba_tma.kernels.matmul.plan import Config
@@ -24,7 +24,7 @@ FORMS = {
     "apart": (form(layout="TT", config=Config(cluster=2)), False, True, False),
     "scales": (form("e4m3", epilogue=ALPHA, config=Config(cluster=2)), False, False, True),
     "odd": (form(addressable=False, epilogue=ALPHA), True, False, True),
-    **{str(config): (form(config=config), False, False, False) for config in CONFIGS},
+    **{str(config): (form(config=config), False, False, False) for config in ROW_CLUSTERS},
 }
 QUICK = ("odd",)
 
@@ -111,7 +111,7 @@ def test_the_usual_group_has_an_equal_share_of_the_rows(grouped, monkeypatch, m,
     monkeypatch.setattr(module, "choose_from", lambda *given: asked.append(given) or Config())
     grouped_matmul(*operands(m, 512, 256, groups))
     rows = max(1, -(-m // groups))
-    assert asked == [(CONFIGS, MatmulProblem(rows, 512, 256, groups, 2, 2, False), 132)]
+    assert asked == [(ROW_CLUSTERS, MatmulProblem(rows, 512, 256, groups, 2, 2, False), 132)]
 
 
 def test_nothing_is_launched_for_nothing(grouped):

@@ -13,7 +13,7 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.matmul import StreamKConfig, grouped_matmul
 from numba_tma.kernels.matmul import stream_k_kernel as module
 from numba_tma.kernels.matmul.arguments import Epilogue, MatmulExtents
-from numba_tma.kernels.matmul.choice import CONFIGS
+from numba_tma.kernels.matmul.choice import ROW_CLUSTERS
 from numba_tma.kernels.matmul.kernel import matmul_kernel
 from numba_tma.kernels.matmul.plan import Config
 from numba_tma.kernels.matmul.stream_k_kernel import (
@@ -192,12 +192,12 @@ def test_clusters_load_hand_over_and_store_what_is_theirs(tiles, steps, most, cl
     maps, terms = [bytes(128)] * 3, (1.0, 0.0, 0, 0, 0)
     given = (*maps, 0, 0, *extents, *terms, *division[1:], SUMS, FLAGS)
     plan = form(config=StreamKConfig(64, 32, cluster))
-    machine, stored = Machine(compiled(plan), *given, block=(256, 1, 1)), []
+    grid = division.clusters * cluster, 1, 1
+    machine, stored = Machine(compiled(plan), *given, block=(256, 1, 1), grid=grid), []
     for block in range(division.clusters * cluster):
         number, rank = divmod(block, cluster)
         worker = division.clusters - 1 - number
-        here = {"block": (block, 0, 0), "clusterid__x": number, "nclusterid__x": division.clusters}
-        here |= {"cluster_ctarank": rank, "cluster_nctarank": cluster}
+        here = {"block": (block, 0, 0), "cluster_ctarank": rank, "cluster_nctarank": cluster}
         parts, later = all_parts[worker], all_parts[worker + 1 :]
         stages = [(tile, 64 * k) for tile, begin, end in parts for k in range(begin, end)]
         log = machine.run(0, **here)  # loads
@@ -232,8 +232,8 @@ FORMS = {
     "NT": form(layout="NT", config=Config(cluster=2)),
     "tf32": form("tf32", out="f32", config=Config(cluster=2)),
     "i8": form("i8", out="i32"),
-    **{str(config): form(config=config) for config in CONFIGS},
-    "everything, narrow": form(epilogue=EVERYTHING, out="f32", config=CONFIGS[-1]),
+    **{str(config): form(config=config) for config in ROW_CLUSTERS},
+    "everything, narrow": form(epilogue=EVERYTHING, out="f32", config=ROW_CLUSTERS[-1]),
 }
 
 

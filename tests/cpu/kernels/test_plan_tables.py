@@ -57,14 +57,15 @@ from numba_tma.kernels.transpose.plan import TransposePlan
 #: neighbours of the ends and all other words are refused.
 POWERS_TO_8, LARGE = {1, 2, 4, 8}, range(1, (1 << 16) + 1)
 STAGES, FLAG = range(2, 65), {True, False}
-OF_CONFIG = {"m": {64, 128}, "n": range(32, 257, 32), "cluster": POWERS_TO_8, "k": {128, 256, 512},
+OF_CONFIG = {"m": {64, 128, 192}, "n": range(32, 257, 32), "cluster": POWERS_TO_8,
+             "across": POWERS_TO_8, "k": {128, 256, 512},
              "out_bytes": {32, 64, 128}, "splits": range(1, 4097), "group": LARGE,
              "stages": STAGES, "out_stages": range(1, 17)}  # fmt: skip
 FIELDS = [
     (Config, {}, OF_CONFIG),
-    (StreamKConfig, {}, OF_CONFIG | {"splits": {1}}),
+    (StreamKConfig, {}, OF_CONFIG | {"splits": {1}, "across": {1}}),
     (ScaledConfig, {}, {"m": {64, 128, 256}, "n": range(32, 193, 32), "cluster": POWERS_TO_8,
-                        "k": {128}, "out_bytes": {32, 64, 128}, "splits": range(1, 4097),
+                        "across": {1}, "k": {128}, "out_bytes": {32, 64, 128}, "splits": range(1, 4097),
                         "group": LARGE, "stages": STAGES, "out_stages": range(1, 17)}),
     (ScaledConfig, {"m": 256}, {"n": range(32, 129, 32)}),
     (SwappedConfig, {}, {"m": {64, 128}, "n": range(8, 129, 8), "cluster": POWERS_TO_8,
@@ -181,9 +182,9 @@ def test_threads_share_blocks_equally(threads):
 
 
 DEFAULTS = {
-    Config: (128, 256, 1, 1, 128, 16, 8, 128, 2),
-    StreamKConfig: (128, 256, 1, 1, 128, 16, 8, 128, 2),
-    ScaledConfig: (128, 128, 1, 1, 128, 16, 8, 128, 2),
+    Config: (128, 256, 1, 1, 1, 128, 16, 8, 128, 2),
+    StreamKConfig: (128, 256, 1, 1, 1, 128, 16, 8, 128, 2),
+    ScaledConfig: (128, 128, 1, 1, 1, 128, 16, 8, 128, 2),
     SwappedConfig: (64, 8, 1, 1, 256, 16, "b"),
     UnalignedConfig: ("a", 32, 1, 128, 4),
     Tcgen05Config: (256, 16, 8, 2, 1, "launch_control"),
