@@ -141,7 +141,7 @@ def test_a_batch_that_is_not_given_costs_no_division():
         (tma.GroupedScheduler(8, axis=1), 2),
     ):
         assert divisions(scheduler, False) == expected
-        # LLVM may make a loop for one matrix, and one for several that divides and takes a remainder.
+        # LLVM may make a loop for one matrix, and one for several, with quotient and remainder.
         assert expected < divisions(scheduler, True) <= 2 * expected + 2
 
 

@@ -40,6 +40,11 @@ CONFIGS = {
     "64 x 256, fours": Config(64, 256, cluster=4),
     "64 x 32, long stages": Config(64, 32, k=256),
     "64 x 64, longer stages": Config(64, 64, k=512),
+    "192 x 192": Config(192, 192, out_stages=1),
+    "192 x 128, pairs": Config(192, 128, cluster=2),
+    "64 x 64, fours side by side": Config(64, 64, across=4),
+    "64 x 64, 2 x 2": Config(64, 64, cluster=2, across=2),
+    "128 x 64, 2 x 4": Config(128, 64, cluster=2, across=4),
 }
 LIMIT = 120  # seconds: kernels are compiled
 
