@@ -293,30 +293,28 @@ def _is_long(problem: MatmulProblem, sms: int) -> bool:
     return 32 * tiles < sms and problem.k * problem.itemsize > 1 << 15
 
 
+def expected_time(problem: MatmulProblem, config: AnyConfig, sms: int) -> float:
+    """Return how many nanoseconds a call is expected to take, copies of its operands included."""
+    if isinstance(config, UnalignedConfig):
+        return unaligned_nanoseconds(problem, config, sms)
+    copies = sum(_COPY + nbytes / _COPIED for nbytes in problem.copied)
+    if isinstance(config, SwappedConfig):
+        return copies + _NARROW + expected_nanoseconds(problem, config, sms)
+    assert isinstance(config, Config)
+    return copies + _ALIGNED + expected_cycles(problem, config, sms) / 1.6
+
+
 @functools.lru_cache(maxsize=4096)
 def choose(problem: MatmulProblem, sms: int) -> AnyConfig:
     """Return the configuration that is expected to be fastest."""
-    config, time = choose_aligned(problem, sms)
-    for other in unaligned(problem):
-        expected = unaligned_nanoseconds(problem, other, sms)
-        if expected < time:
-            config, time = other, expected
-    return config
+    tried: list[AnyConfig] = [choose_tiles(problem, sms), *swapped(problem), *unaligned(problem)]
+    return min(tried, key=lambda config: expected_time(problem, config, sms))
 
 
-def choose_aligned(problem: MatmulProblem, sms: int) -> tuple[AnyConfig, float]:
-    """Return the fastest configuration whose operands TMA loads, and nanoseconds with copies."""
-    copies = sum(_COPY + nbytes / _COPIED for nbytes in problem.copied)
+def choose_tiles(problem: MatmulProblem, sms: int) -> Config:
+    """Return the fastest of `CONFIGS`; K is split only where clusters cannot add up the parts."""
     narrow = min(problem.rows, problem.columns) <= FEW and not _is_long(problem, sms)
-    whole = replace(problem, splittable=False)  # clusters add up the parts of narrow products
-    tiled = choose_from(CONFIGS, whole if narrow else problem, sms)
-    config: AnyConfig = tiled
-    time = _ALIGNED + expected_cycles(problem, tiled, sms) / 1.6
-    for other in swapped(problem):
-        expected = _NARROW + expected_nanoseconds(problem, other, sms)
-        if expected < time:
-            config, time = other, expected
-    return config, copies + time
+    return choose_from(CONFIGS, replace(problem, splittable=False) if narrow else problem, sms)
 
 
 def choose_tcgen05(problem: MatmulProblem, sms: int, scaled: bool = False) -> Tcgen05Config:

@@ -5,6 +5,10 @@
 the fastest to the slowest; "chosen" marks what `choose` takes. Wrong values and failures are
 printed. ``--stream-k`` measures only the wide tiles, each with and without stream-K, and what is
 chosen.
+
+``--survey N [--seed S] [--prepare J] --json FILE`` measures N products of the survey instead, with
+the configurations that are expected to take less than 1.7 times the least time, and writes the
+times that the models are fitted to. J processes compile first, into the kernel cache.
 """
 
 from __future__ import annotations
@@ -12,14 +16,18 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import json
 import os
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import torch
 
 sys.path.insert(0, os.getcwd())
 
-from numba_tma.kernels.matmul import Config, StreamKConfig, SwappedConfig, matmul
+from numba_tma.kernels.matmul import Config, StreamKConfig, SwappedConfig, dense, matmul
 from numba_tma.kernels.matmul.choice import (
     CONFIGS,
     MatmulProblem,
@@ -27,7 +35,10 @@ from numba_tma.kernels.matmul.choice import (
     choose,
     expected_cycles,
     expected_nanoseconds,
+    expected_time,
 )
+from numba_tma.tools.bench.survey.calls import call_of
+from numba_tma.tools.bench.survey.draw import cases
 from numba_tma.tools.bench.timing import time_alternating
 
 SHAPES = (
@@ -162,6 +173,54 @@ def sweep(shape, name, layout, repeats, stream_k):
         )
 
 
+def constructor(config):
+    """Return a configuration as Python writes it, without the order of tiles."""
+    fields = [field for field in dataclasses.fields(config) if field.name != "group"]
+    values = {field.name: (getattr(config, field.name), field.default) for field in fields}
+    given = {name: value for name, (value, default) in values.items() if value != default}
+    return f"{type(config).__name__}({', '.join(f'{k}={v!r}' for k, v in given.items())})"
+
+
+def survey(given):
+    """Check and measure products of the survey; write their times, or compile a part of them."""
+    drawn, rows = cases({"matmul": given.survey}, given.seed), []
+    if given.part is not None:
+        drawn = drawn[given.part :: given.prepare]
+    elif given.prepare:
+        command = [sys.executable, *sys.argv]
+        parts = [
+            subprocess.Popen([*command, "--part", str(i)], stdout=subprocess.DEVNULL)
+            for i in range(given.prepare)
+        ]
+        for part in parts:
+            part.wait()
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    for case in drawn:
+        call = call_of(torch, case)
+        out, _, a, b = call.ours.args[:4]
+        arrays = a, b, out, *[None] * 6
+        problem = dense._call(arrays, (1.0, 0.0), (None,) * 3, None, None).problem
+        expected = {c: expected_time(problem, c, sms) for c in candidates(problem, sms)}
+        limit, runs = 1.7 * min(expected.values()), {}
+        for config in (config for config, least in expected.items() if least < limit):
+            run = functools.partial(matmul, a, b, out, config=config)
+            try:
+                run()
+                if given.part is None:
+                    call.right(out)
+                runs[constructor(config)] = run
+            except Exception as error:
+                print(f"# {case.name} {constructor(config)}: {str(error)[-200:]!r}", flush=True)
+        if given.part is not None:
+            continue
+        times = time_alternating(runs | {"cuBLAS": next(iter(call.peers.values()))}, given.repeats)
+        rows.append({"case": case.name, "us": {n: round(1e6 * s, 2) for n, s in times.items()}})
+        print(case.name, *sorted(rows[-1]["us"].items(), key=lambda i: i[1])[:3], flush=True)
+    if given.part is None:
+        gpu, date = torch.cuda.get_device_name(), time.strftime("%Y-%m-%d")
+        Path(given.json).write_text(json.dumps({"gpu": gpu, "date": date, "rows": rows}) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtype", default="bf16", choices=TYPES)
@@ -169,9 +228,17 @@ def main():
     parser.add_argument("--shape", nargs="*")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--stream-k", action="store_true")
+    parser.add_argument("--survey", type=int, metavar="N")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--prepare", type=int, default=0, metavar="J")
+    parser.add_argument("--json", default="matmul_times.json")
+    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(0)
+    if given.survey:
+        survey(given)
+        return
     for shape in given.shape or (PARTIAL_WAVES if given.stream_k else SHAPES):
         sweep(shape, given.dtype, given.layout, given.repeats, given.stream_k)
 
