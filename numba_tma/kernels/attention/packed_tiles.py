@@ -212,11 +212,11 @@ class PackedTiles:
         """Request the next tile. Executed by the loading thread after it has loaded Q."""
         mbarrier_arrive(self.request_barrier())
 
-    def slot(self, index: Any) -> int:
+    def slot(self, index: Integer) -> int:
         """Return the address of a slot."""
         return u32(self.address + 4 * SLOT_WORDS * index)
 
-    def full_barrier(self, index: Any) -> Barrier:
+    def full_barrier(self, index: Integer) -> Barrier:
         """Return the full barrier of a slot."""
         return Barrier(u32(self.barriers + 8 * index))
 
@@ -240,7 +240,7 @@ class SequenceWalk:
         """Return the sequence of the lane."""
         return u32(self.first - WARP + laneid())
 
-    def reaches(self, number: Any) -> bool:
+    def reaches(self, number: Integer) -> bool:
         """Walk on to the sequence of a number; return whether there is one."""
         while number >= self.end and self.first < self.schedule.sequences:
             self._step()

@@ -112,6 +112,18 @@ def b_load(plan: MatmulPlan) -> DeviceFunction:
     return multicast_load(plan.b_copy, plan.b_major, plan.b_share) if shared else LOAD[plan.b_major]
 
 
+def operands_load(plan: MatmulPlan) -> DeviceFunction:
+    """Return the load of a stage: the tiles of a and b, of a block at a `ClusterPlace`."""
+    load_a, load_b = a_load(plan), b_load(plan)
+
+    @cuda.jit(device=True)
+    def load(a, b, stage, a_at, b_at, place):  # type: ignore[no-untyped-def]
+        load_a(a, stage.a, a_at, stage.barrier, place.right, place.beside)
+        load_b(b, stage.b, b_at, stage.barrier, place.down, place.below)
+
+    return load
+
+
 # ----------------------------------------- load: sources, one tile at a time, by one elected thread
 
 
@@ -350,10 +362,10 @@ def operand_pipeline(plan: MatmulPlan, **more: tma.Tile) -> tma.TilePipeline:
 class ClusterPlace(NamedTuple):
     """Where a block is in its cluster, and the ranks, one bit each, that share its tiles."""
 
-    down: Any
-    right: Any
-    below: Any  #: the blocks with its tile of b
-    beside: Any  #: the blocks with its tile of a
+    down: Integer
+    right: Integer
+    below: Integer  #: the blocks with its tile of b
+    beside: Integer  #: the blocks with its tile of a
 
 
 def cluster_place(plan: MatmulPlan) -> DeviceFunction:
@@ -372,6 +384,27 @@ def cluster_place(plan: MatmulPlan) -> DeviceFunction:
         return ClusterPlace(down, right, BELOW << (DOWN * right), BESIDE << down)
 
     return place
+
+
+def cluster_walk(plan: MatmulPlan) -> tuple[DeviceFunction, DeviceFunction]:
+    """Return the functions of the groups of tiles of a cluster, and of the block's origin in one.
+
+    Persistent: a cluster computes each n-th group of the schedule, where n clusters are at work.
+    """
+    M, N, SCHEDULER = plan.config.m, plan.config.n, scheduler(plan)
+    DOWN, RIGHT = plan.config.cluster, plan.config.across
+
+    @cuda.jit(device=True)
+    def walk(extents):  # type: ignore[no-untyped-def]
+        rows, columns = extents.tile_rows // DOWN, extents.tile_columns // RIGHT
+        schedule = SCHEDULER.over(rows, columns, extents.batch)
+        return schedule.tiles(ptx.ctaid_x() // DOWN, ptx.nctaid_x() // DOWN)
+
+    @cuda.jit(device=True)
+    def origin(tile, place):  # type: ignore[no-untyped-def]
+        return (tile.row * DOWN + place.down) * M, (tile.column * RIGHT + place.right) * N
+
+    return walk, origin
 
 
 def scheduler(plan: MatmulPlan) -> tma.GroupedScheduler:
@@ -396,20 +429,20 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
     `out` is a tensor map, or an array if TMA cannot address it; `old` and `residual` are tensor
     maps, or 0 if the epilogue does not read them.
     """
-    M, N, STAGE_K = plan.config.m, plan.config.n, plan.k
-    DOWN, RIGHT = plan.config.cluster, plan.config.across
+    N, STAGE_K = plan.config.n, plan.k
     A_MAJOR, B_MAJOR = plan.a_major, plan.b_major
     PRODUCER, ACC, ADDRESSABLE = plan.roles.load, plan.accumulator.name, plan.addressable
     MMA = plan.consumers[0]  # all consumer warpgroups have equal registers
-    PIPE, SCHEDULER = operand_pipeline(plan), scheduler(plan)
+    PIPE = operand_pipeline(plan)
     SOURCES = tma.TilePipeline(
         SOURCE_STAGES, source=plan.source_tile, producer=PRODUCER, consumer=plan.consumers
     )
     RESULTS = tma.StorePipeline(plan.config.out_stages, result=plan.out_tile, role=plan.consumers)
     COLUMNS, NUM_SOURCES = plan.out_columns, plan.epilogue.sources
     SOURCE_TILES = NUM_SOURCES * plan.epilogue_tiles
-    load_a, load_b, load_source = a_load(plan), b_load(plan), source_load(plan)
-    place_in_cluster, first_row = cluster_place(plan), warpgroup_row(plan)
+    load_operands, load_source = operands_load(plan), source_load(plan)
+    place_in_cluster, (walk, origin) = cluster_place(plan), cluster_walk(plan)
+    first_row = warpgroup_row(plan)
     store = tile_store(plan, plan.epilogue_tiles - 1)
 
     def matmul(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
@@ -423,15 +456,11 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
             source_pipe = SOURCES.start(sync=False)  # PIPE.start() synchronises for both rings
             sources = source_pipe.consumer()
         pipe, results = PIPE.start(), RESULTS.start()  # the first synchronises block or cluster
-        rows, columns = extents.tile_rows // DOWN, extents.tile_columns // RIGHT
-        schedule = SCHEDULER.over(rows, columns, extents.batch)
-        # Persistent: a cluster computes each step-th group of DOWN x RIGHT tiles, from first on.
-        first, step, place = ptx.ctaid_x() // DOWN, ptx.nctaid_x() // DOWN, place_in_cluster()
+        place = place_in_cluster()
         if pipe.is_producer():
             PRODUCER.set_registers()
-            for tile in schedule.tiles(first, step):
-                row = (tile.row * DOWN + place.down) * M
-                column = (tile.column * RIGHT + place.right) * N
+            for tile in walk(extents):
+                row, column = origin(tile, place)
                 matrix, begin, end = k_range(tile.batch, extents)
                 a_matrix, b_matrix = matrix * extents.a_stride, matrix * extents.b_stride
                 # One elected thread executes the bodies of the loops below. `produce` has waited
@@ -439,8 +468,7 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
                 for k_tile, stage in pipe.produce(begin, end):
                     k = k_tile * STAGE_K
                     a_at, b_at = (a_matrix, row, k), (b_matrix, column, k)
-                    load_a(a, stage.a, a_at, stage.barrier, place.right, place.beside)
-                    load_b(b, stage.b, b_at, stage.barrier, place.down, place.below)
+                    load_operands(a, b, stage, a_at, b_at, place)
                 if NUM_SOURCES:
                     for i, stage in source_pipe.produce(0, SOURCE_TILES):
                         at = (tile.batch, row, column + i // NUM_SOURCES * COLUMNS)
@@ -448,9 +476,8 @@ def matmul_kernel(plan: MatmulPlan) -> Kernel:
         else:
             MMA.set_registers()
             mma_row = first_row()
-            for tile in schedule.tiles(first, step):
-                row = (tile.row * DOWN + place.down) * M
-                column = (tile.column * RIGHT + place.right) * N
+            for tile in walk(extents):
+                row, column = origin(tile, place)
                 _, begin, end = k_range(tile.batch, extents)
                 acc = tma.fragment(N, ACC)
                 for _, stage in pipe.consume(begin, end, in_flight=IN_FLIGHT):
