@@ -240,7 +240,7 @@ class SequenceWalk:
         """Return the sequence of the lane."""
         return u32(self.first - WARP + laneid())
 
-    def reaches(self, number: Integer) -> bool:
+    def reaches(self, number: Any) -> bool:
         """Walk on to the sequence of a number; return whether there is one."""
         while number >= self.end and self.first < self.schedule.sequences:
             self._step()
