@@ -154,8 +154,10 @@ def plan_for(
     reckoned = {plan: reckon(plan, times) for plan, times in candidates}
     plan = min(reckoned, key=lambda plan: reckoned[plan].time)
     _, splits, lengths, traffic = reckoned[plan]
-    if is_even or splits > 1:
-        return replace(plan, splits=splits, heads_together=1 if is_even else 0)
+    if splits > 1:  # of which plans with turns have no measurements
+        return replace(plan, splits=splits, turns=False, heads_together=1 if is_even else 0)
+    if is_even:
+        return replace(plan, heads_together=1)
     return replace(plan, heads_together=most_heads_together(lengths, traffic, sms))
 
 

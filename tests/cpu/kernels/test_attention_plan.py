@@ -184,22 +184,24 @@ SHORT_64 = AttentionPlan(2, 128, 3, votes=False, q_stages=2)
 @pytest.mark.parametrize(
     ("depth", "causal", "queries", "keys", "heads", "group", "plan"),
     [
-        (96, False, 608, 2496, 72, 1, SHORT),  # 288 tiles of 192 rows leave a wave empty
-        (96, False, 608, 2496, 72, 2, replace(PLANS[96], packed_heads=2)),  # 252 do not
-        (96, False, 6464, 6464, 32, 1, PLANS[96]),
+        # 288 tiles of 192 rows leave a wave empty, and 252 do not.
+        (96, False, 608, 2496, 72, 1, replace(SHORT, turns=True)),
+        (96, False, 608, 2496, 72, 2, replace(PLANS[96], packed_heads=2, turns=True)),
+        (96, False, 6464, 6464, 32, 1, replace(PLANS[96], turns=True)),
         (96, True, 6552, 6552, 48, 4, replace(PLANS[96], packed_heads=4)),
-        (64, False, 840, 840, 992, 1, PLANS[64]),
-        (64, False, 67, 67, 1856, 4, AttentionPlan(3, 96, 3, 1, False, 1, 2, 2)),
-        (64, True, 256, 256, 192, 1, SHORT_64),  # 256 is twice 128
-        (64, True, 8807, 8807, 4, 1, replace(PLANS[64], splits=2)),
+        (64, False, 840, 840, 992, 1, replace(PLANS[64], turns=True)),
+        (64, False, 67, 67, 1856, 4, replace(PLANS[64], packed_heads=2, turns=True)),
+        (64, True, 256, 256, 192, 1, replace(SHORT_64, turns=True)),  # 256 is twice 128
+        (64, True, 8807, 8807, 4, 1, replace(SHORT_64, turns=True)),
         (128, True, 161, 161, 1376, 1, SHORT),
         (128, True, 161, 161, 1376, 8, replace(SHORT, packed_heads=8)),
         (128, True, 4096, 4096, 64, 1, PLANS[128]),
-        (128, False, 541, 541, 624, 8, AttentionPlan(2, 112, q_stages=2, packed_heads=4)),
+        (128, False, 541, 541, 624, 8,
+         AttentionPlan(2, 112, q_stages=2, packed_heads=4, turns=True)),
         (256, True, 175, 175, 432, 8, AttentionPlan(1, 64, packed_heads=4)),
         (256, True, 5504, 5504, 4, 1, PLANS[256]),
     ],
-)
+)  # fmt: skip
 def test_tiles_are_those_that_divide_the_work_best(
     depth, causal, queries, keys, heads, group, plan
 ):
