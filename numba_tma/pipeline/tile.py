@@ -298,8 +298,9 @@ class TilePipeline(RingArrivals, StageLayout):
         """Allocate the ring, initialise its barriers and return its handle.
 
         Executed once by every thread of the block, so not inside a loop. `start` synchronises the
-        block; with `multicast` or `cta_group` 2 it synchronises the cluster. Each call in the
-        source is a ring of its own.
+        block. With `multicast` or `cta_group` 2 it also waits until the cluster's other blocks
+        have initialised their barriers; of what else they wrote to shared memory it orders nothing,
+        as `cluster_sync` does. Each call in the source is a ring of its own.
 
         Parameters
         ----------

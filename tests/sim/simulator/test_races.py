@@ -336,6 +336,47 @@ SEMANTICS = {
 }
 
 
+RING_ROLES = tma.Roles(load=tma.Warps(1), use=tma.Warps(1))
+RING = tma.TilePipeline(
+    2,
+    x=tma.Tile((16, 16), "f32"),
+    producer=RING_ROLES.load,
+    consumer=RING_ROLES.use,
+    cluster=(2, 1),
+    multicast={"x": "x"},
+)
+
+
+@seeds(2, 8)
+@pytest.mark.parametrize(("other", "synchronised"), [(0, False), (1, False), (1, True)])
+def test_the_start_of_a_ring_orders_the_memory_of_its_block(other, synchronised, seeds):
+    """Not that of other blocks, of which it shows the barriers alone."""
+
+    @cuda.jit
+    @tma.cluster((2, 1))
+    def kernel(out):
+        words, rank = tma.shared_tile(U32), ptx.cluster_ctarank()
+        if cuda.threadIdx.x == 0:
+            words[0] = np.uint32(7 + rank)
+        pipe = RING.start()
+        if synchronised:
+            tma.cluster_sync()
+        if cuda.threadIdx.x == 32:
+            out[rank] = ptx.ld_shared_cluster_u32(ptx.mapa(words, rank ^ other))
+        pipe.close()
+        tma.cluster_sync()
+
+    for seed in seeds:
+        sim.seed(seed)
+        out = np.zeros(2, np.uint32)
+        if synchronised or not other:
+            kernel[2, 64](out)
+            np.testing.assert_array_equal(out, [7 + other, 8 - other])
+            continue
+        with pytest.raises(sim.DataRace):
+            kernel[2, 64](out)
+
+
 @seeds(2, 8)
 @pytest.mark.parametrize("fenced", [False, True])
 @pytest.mark.parametrize("semantics", SEMANTICS)
