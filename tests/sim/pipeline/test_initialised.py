@@ -19,7 +19,10 @@ def pipeline(**options):
     return SimpleNamespace(**(given | options))
 
 
-STEPS = "mbarrier_init", "st_shared_u64", "fence_mbarrier_init", "cluster_sync", "barrier_sync"
+STEPS = (
+    *("mbarrier_init", "st_shared_u64", "fence_mbarrier_init"),
+    *("barrier_cluster_arrive", "barrier_cluster_wait", "barrier_sync"),
+)
 
 
 def noted(monkeypatch, module):
@@ -58,7 +61,9 @@ def test_each_stage_has_two_barriers(started):
     assert log[-2:] == [("fence_mbarrier_init",), ("barrier_sync", 0, THREADS)]
     assert started(pipeline(), thread=1) == log[-1:], "one thread initialises"
     assert started(pipeline(), sync=False) == log[:-1]
-    assert started(pipeline(in_cluster=True))[-1] == ("cluster_sync",)
+    assert started(pipeline(in_cluster=True))[-3:] == [
+        ("barrier_cluster_arrive", "relaxed"), log[-1], ("barrier_cluster_wait",)
+    ]  # fmt: skip
     assert started(pipeline(in_cluster=True), sync=False) == log[:-1]
 
 
