@@ -171,7 +171,7 @@ def grouped(rows: int, columns: int, group: int, number: int) -> tuple[int, int]
     """Return row and column of a tile in groups of `group` rows, walked column by column."""
     whole = group if group < rows else rows  # so that a group's tiles are counted in 32 bits
     size, index, inner = u32(whole * columns), u32(0), number
-    if number >= size:  # most calls have one group, and a division takes 100 cycles or more
+    if number >= size:  # most calls have one group, and need no division
         index, inner = quotient(number, size)
     first = u32(index * whole)
     height = u32(rows - first)  # the last group may have fewer rows
@@ -256,7 +256,7 @@ class Schedule:
         """Return the coordinates of the tile `number`: row, column and batch."""
         check_integer(self.scheduler, "number", number, self.num_tiles)
         matrix, inner = u32(0), u32(number)
-        if self.batched and self.batch > 1:  # a division takes 100 cycles or more
+        if self.batched and self.batch > 1:  # most calls have one matrix, and need no division
             matrix, inner = quotient(inner, u32(self.rows * self.columns))
         row, column = self.scheduler.locate(self.rows, self.columns, inner)
         return TileCoord(i64(row), i64(column), i64(matrix))

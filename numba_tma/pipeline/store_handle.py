@@ -60,8 +60,8 @@ class StorePipelineHandle:
     def close(self, read: bool = False) -> None:
         """End the use: commit an open stage and wait until all stores are complete.
 
-        With the literal ``read=True`` wait until their stages have been read, as `tail` does. At
-        the end of a kernel this suffices, and takes 100 ns less.
+        With the literal ``read=True`` wait until their stages have been read, as `tail` does. This
+        suffices at the end of a kernel.
         """
         if self.enters():
             self.tail(read)

@@ -299,8 +299,8 @@ class TilePipeline(RingArrivals, StageLayout):
 
         Executed once by every thread of the block, so not inside a loop. `start` synchronises the
         block. With `multicast` or `cta_group` 2 it also waits until the cluster's other blocks
-        have initialised their barriers; of what else they wrote to shared memory it orders nothing,
-        as `cluster_sync` does. Each call in the source is a ring of its own.
+        have initialised their barriers. Only `cluster_sync` makes other writes of these blocks to
+        shared memory visible. Each call in the source is a ring of its own.
 
         Parameters
         ----------

@@ -45,9 +45,9 @@ class Reckoned(NamedTuple):
     traffic: Traffic
 
 
-def _turns(warpgroups: int, block_k: int, stages: int = 2) -> AttentionPlan:
-    """Return a plan with two stages of Q whose warpgroups take turns."""
-    return AttentionPlan(warpgroups, block_k, stages, votes=stages == 2, q_stages=2, turns=True)
+def _turns(plan: AttentionPlan) -> AttentionPlan:
+    """Return a plan with turns and two stages of Q."""
+    return replace(plan, q_stages=2, turns=True)
 
 
 #: Plans that may be the fastest for some lengths, by head dim and whether the mask is causal.
@@ -55,20 +55,20 @@ def _turns(warpgroups: int, block_k: int, stages: int = 2) -> AttentionPlan:
 CANDIDATES = {
     (64, False): (
         Candidate(PLANS[64], TileTimes(1.48, 1.0)),
-        Candidate(_turns(3, 128, 3), TileTimes(1.49, 0.3)),
-        Candidate(_turns(3, 96, 3), TileTimes(1.18, 0.2)),
-        Candidate(_turns(2, 96, 3), TileTimes(0.97, 0.5)),
+        Candidate(_turns(PLANS[64]), TileTimes(1.49, 0.3)),
+        Candidate(_turns(replace(PLANS[64], block_k=96)), TileTimes(1.18, 0.2)),
+        Candidate(_turns(replace(PLANS[64], warpgroups=2, block_k=96)), TileTimes(0.97, 0.5)),
     ),
     (64, True): (
         Candidate(PLANS[64], TileTimes(1.48, 1.6)),
-        Candidate(_turns(3, 128, 3), TileTimes(1.46, 1.4)),
-        Candidate(_turns(2, 128, 3), TileTimes(1.2, 1.0)),
-        Candidate(_turns(2, 96, 3), TileTimes(0.98, 0.9)),
+        Candidate(_turns(PLANS[64]), TileTimes(1.46, 1.4)),
+        Candidate(_turns(replace(PLANS[64], warpgroups=2)), TileTimes(1.2, 1.0)),
+        Candidate(_turns(replace(PLANS[64], warpgroups=2, block_k=96)), TileTimes(0.98, 0.9)),
     ),
     (96, False): (
         Candidate(PLANS[96], TileTimes(1.48, 3.6)),
-        Candidate(_turns(3, 112), TileTimes(1.45, 3.4)),
-        Candidate(_turns(2, 128), TileTimes(1.3, 3.2)),
+        Candidate(_turns(PLANS[96]), TileTimes(1.45, 3.4)),
+        Candidate(_turns(replace(PLANS[96], warpgroups=2, block_k=128)), TileTimes(1.3, 3.2)),
     ),
     (96, True): (
         Candidate(PLANS[96], TileTimes(1.54, 1.7)),
@@ -76,8 +76,8 @@ CANDIDATES = {
     ),
     (128, False): (
         Candidate(PLANS[128], TileTimes(1.52, 2.1)),
-        Candidate(_turns(2, 128), TileTimes(1.55, 0.5)),
-        Candidate(_turns(2, 112), TileTimes(1.36, 0.9)),
+        Candidate(_turns(PLANS[128]), TileTimes(1.55, 0.5)),
+        Candidate(_turns(replace(PLANS[128], block_k=112)), TileTimes(1.36, 0.9)),
         Candidate(AttentionPlan(2, 176, turns=True), TileTimes(2.06, 2.4)),
     ),
     (128, True): (
@@ -154,7 +154,7 @@ def plan_for(
     reckoned = {plan: reckon(plan, times) for plan, times in candidates}
     plan = min(reckoned, key=lambda plan: reckoned[plan].time)
     _, splits, lengths, traffic = reckoned[plan]
-    if splits > 1:  # of which plans with turns have no measurements
+    if splits > 1:  # turns were not measured with splits
         return replace(plan, splits=splits, turns=False, heads_together=1 if is_even else 0)
     if is_even:
         return replace(plan, heads_together=1)

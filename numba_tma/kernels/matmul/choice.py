@@ -149,7 +149,7 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     return cycles
 
 
-# Few rows or columns: fitted to 390 times of 55 products on an H200.
+# Few rows or columns: fitted to 363 times of 52 products on an H200.
 _STREAM, _PORT = 3040, 67.6  # bytes per nanosecond: DRAM; what one SM takes
 _IN_FLIGHT = 933  # nanoseconds from a load's issue to the full stage
 _ALONE = 1840  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
@@ -201,7 +201,7 @@ def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
                     yield SwappedConfig(m, n, cluster, blocks, k, first=first)
 
 
-# Operands of any alignment: fitted to 370 times of 33 products on an H200 and an H100, in
+# Operands of any alignment: fitted to the times of 33 products on an H200 and an H100, in
 # nanoseconds.
 _LAUNCHED, _TILES, _REDUCED = 4170, 2135, 889  # of all; of a tile; of halving a cluster's sums
 _ROUND, _CHUNK = 734, 53  # of a stage, and of each chunk that a thread moves

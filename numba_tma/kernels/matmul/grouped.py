@@ -147,9 +147,9 @@ def _grouped(
         usual = max(1, -(-a.shape[1] // groups))
         problem = MatmulProblem(usual, columns, k, groups, a.itemsize, out.itemsize, False)
         config = choose_from(ROW_CLUSTERS, problem, sm_count())
-    config.refuse_across()
-    if config.splits != 1:
-        raise ValueError(f"grouped_matmul(): config has splits={config.splits}: use splits=1")
+    for name in ("splits", "across"):  # groups are computed whole, and share no tiles of a
+        if (value := getattr(config, name)) != 1:
+            raise ValueError(f"grouped_matmul(): config has {name}={value}: use {name}=1")
     epilogue = Epilogue(alpha=alpha != 1 or scales is not None)
     plan = MatmulPlan(a.dtype, b.dtype, "K", b_major, out.dtype, config, epilogue, out.is_storable)
     apart = given[0].shape[1] if in_place else 0

@@ -62,7 +62,7 @@ IN_FLIGHT = 1
 # ---------------------------------------------------- load: tiles of a and b, by one elected thread
 #
 # Each function loads a tile of an operand; `at` is (matrix, first row, first k). Blocks that share
-# the tile load a share of it each: `rank` is the block's number among them, `mask` are their ranks.
+# the tile load a share of it each: `rank` is the block's number among them, `mask` has their bits.
 
 
 @cuda.jit(device=True)
@@ -324,7 +324,7 @@ def k_range(batch: Integer, extents: MatmulExtents) -> Any:
     """
     splits, steps = np.uint32(extents.splits), np.uint32(extents.steps)
     matrix, begin, end = np.uint32(batch), np.uint32(0), steps
-    if splits > 1:  # the divisions take as long as the first load
+    if splits > 1:  # most products have one, and need none of the divisions
         matrix = np.uint32(np.uint32(batch) // splits)
         split = np.uint32(np.uint32(batch) - matrix * splits)
         begin = np.uint32(np.uint32(split * steps) // splits)
@@ -387,9 +387,9 @@ def cluster_place(plan: MatmulPlan) -> DeviceFunction:
 
 
 def cluster_walk(plan: MatmulPlan) -> tuple[DeviceFunction, DeviceFunction]:
-    """Return the functions of the groups of tiles of a cluster, and of the block's origin in one.
+    """Return the walk over a cluster's groups of tiles, and the origin of a block's tile in one.
 
-    Persistent: a cluster computes each n-th group of the schedule, where n clusters are at work.
+    Persistent: with n clusters, each computes every n-th group of the schedule.
     """
     M, N, SCHEDULER = plan.config.m, plan.config.n, scheduler(plan)
     DOWN, RIGHT = plan.config.cluster, plan.config.across

@@ -237,7 +237,7 @@ def mma_kernel(plan: MmaPlan) -> Kernel:
         pipe = PIPE.start()
         if LOAD.is_member():
             LOAD.set_registers()
-            # Persistent: a block computes each n-th tile of the schedule, of n blocks.
+            # Persistent: with n blocks, each computes every n-th tile of the schedule.
             schedule = SCHEDULER.over(extents.tile_rows, extents.tile_columns, extents.batch)
             for tile in schedule.tiles():
                 row, column = tile.row * M, tile.column * N
@@ -256,7 +256,7 @@ def mma_kernel(plan: MmaPlan) -> Kernel:
         else:
             MMA.set_registers()
             results = RESULTS.start()
-            # Persistent: a block computes each n-th tile of the schedule, of n blocks.
+            # Persistent: with n blocks, each computes every n-th tile of the schedule.
             schedule = SCHEDULER.over(extents.tile_rows, extents.tile_columns, extents.batch)
             full, right = pipe.consumer(), first_column()
             for tile in schedule.tiles():

@@ -68,7 +68,7 @@ class Config:
         if self.blocks > 8:
             raise ValueError(
                 f"Config(cluster={self.cluster}, across={self.across}): a cluster has "
-                f"{self.blocks} blocks, and may have 8: use a smaller one"
+                f"{self.blocks} blocks, and may have 8: use a smaller cluster or across"
             )
         if self.blocks > 1 and self.k > 128:
             raise ValueError(

@@ -18,7 +18,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -37,6 +36,7 @@ from numba_tma.tools.bench.attention import HEADS
 from numba_tma.tools.bench.survey.calls import call_of
 from numba_tma.tools.bench.survey.draw import FAMILIES, Case, cases
 from numba_tma.tools.bench.timing import time_alternating
+from tests.benchmarks.sweeps.parts import add_options, share_of
 
 #: Warpgroups, keys of a tile and stages, by head dim. Without more stages, two.
 TILES = {
@@ -193,8 +193,7 @@ def main():
     parser.add_argument("--results", default="tests/benchmarks/results/survey_h100.json")
     parser.add_argument("--repeats", type=int, default=11)
     parser.add_argument("--seconds", type=float, default=400)
-    parser.add_argument("--prepare", type=int, default=0, metavar="J")
-    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
+    add_options(parser)
     given = parser.parse_args()
     import torch
 
@@ -203,18 +202,8 @@ def main():
         todo = given.shape or drawn(given.below, given.results)
     else:
         todo = packed_cases(given.packed)
-    if given.part is not None:
-        todo = todo[given.part :: given.prepare]
-    elif given.prepare:
-        command = [sys.executable, *sys.argv]
-        parts = [
-            subprocess.Popen([*command, "--part", str(i)], stdout=subprocess.DEVNULL)
-            for i in range(given.prepare)
-        ]
-        for part in parts:
-            part.wait()
     rows = []
-    for case in todo:
+    for case in share_of(todo, given):
         if time.monotonic() > end:
             print(f"# {case.name}: the time is over")
             continue

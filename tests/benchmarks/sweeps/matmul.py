@@ -18,7 +18,6 @@ import dataclasses
 import functools
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -33,13 +32,12 @@ from numba_tma.kernels.matmul.choice import (
     MatmulProblem,
     candidates,
     choose,
-    expected_cycles,
-    expected_nanoseconds,
     expected_time,
 )
 from numba_tma.tools.bench.survey.calls import call_of
 from numba_tma.tools.bench.survey.draw import cases
 from numba_tma.tools.bench.timing import time_alternating
+from tests.benchmarks.sweeps.parts import add_options, share_of
 
 SHAPES = (
     *("4096x4096x4096", "8192x8192x8192", "8192x8192x1024", "2048x2048x2048", "1024x1024x1024"),
@@ -83,13 +81,6 @@ def short(config):
     text = "stream-K " * isinstance(config, StreamKConfig)
     text += f"{config.m}x{config.n} cluster {config.cluster} splits {config.splits}"
     return f"{text} k {config.k} group {config.group} out {config.out_stages}"
-
-
-def expected_microseconds(problem, config, cores):
-    """Return what is expected of a configuration; for few rows, but for what all of them do."""
-    if isinstance(config, SwappedConfig):
-        return expected_nanoseconds(problem, config, cores) / 1e3
-    return expected_cycles(problem, config, cores) / 1.6e3
 
 
 def beside_stream_k(problem, cores):
@@ -159,7 +150,7 @@ def sweep(shape, name, layout, repeats, stream_k):
             print(f"# {shape} {short(config)}: {str(error)[-300:]!r}")
     times = time_alternating(runs, repeats)
     modelled = [config for config in configs if not isinstance(config, StreamKConfig)]
-    expected = {short(c): expected_microseconds(problem, c, cores) for c in modelled}
+    expected = {short(c): expected_time(problem, c, cores) / 1e3 for c in modelled}
     chosen = short(choose(problem, cores))
     best = times.get("cuBLAS", min(times.values()))
     for what, seconds in sorted(times.items(), key=lambda item: item[1]):
@@ -183,19 +174,9 @@ def constructor(config):
 
 def survey(given):
     """Check and measure products of the survey; write their times, or compile a part of them."""
-    drawn, rows = cases({"matmul": given.survey}, given.seed), []
-    if given.part is not None:
-        drawn = drawn[given.part :: given.prepare]
-    elif given.prepare:
-        command = [sys.executable, *sys.argv]
-        parts = [
-            subprocess.Popen([*command, "--part", str(i)], stdout=subprocess.DEVNULL)
-            for i in range(given.prepare)
-        ]
-        for part in parts:
-            part.wait()
+    rows = []
     sms = torch.cuda.get_device_properties(0).multi_processor_count
-    for case in drawn:
+    for case in share_of(cases({"matmul": given.survey}, given.seed), given):
         call = call_of(torch, case)
         out, _, a, b = call.ours.args[:4]
         arrays = a, b, out, *[None] * 6
@@ -230,9 +211,8 @@ def main():
     parser.add_argument("--stream-k", action="store_true")
     parser.add_argument("--survey", type=int, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--prepare", type=int, default=0, metavar="J")
     parser.add_argument("--json", default="matmul_times.json")
-    parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
+    add_options(parser)
     given = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(0)

@@ -144,3 +144,4 @@ def test_mistakes(grouped):
     fails("its last axis must be contiguous and its rows", Array(1, (256, 100)).T, b, sizes, out)
     fails("out is i32, but products of bf16 and bf16", a, b, sizes, out_dtype="i32")
     fails("config has splits=2: use splits=1", a, b, sizes, out, config=Config(splits=2))
+    fails("config has across=2: use across=1", a, b, sizes, out, config=Config(across=2))
