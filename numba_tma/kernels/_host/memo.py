@@ -308,7 +308,7 @@ def _launched_again(
             if outer is not None:
                 outer.add(recording)
             return result
-        if found is not None and result is not arrays[at]:
+        if new and result is not arrays[at]:
             arrays = *arrays[:at], result, *arrays[at + 1 :]
         if (moved := calls.moved(key, numbers)) is not None:
             calls.add(key, moved)

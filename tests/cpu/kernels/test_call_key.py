@@ -11,7 +11,7 @@ import numba_tma
 from numba_tma.host.array_interface import NoDeviceArray
 from numba_tma.kernels._host import call_key, launch, outputs
 from numba_tma.kernels._host.call_key import CallForm, form_reader, no_arrays
-from numba_tma.kernels._host.memo import _Call
+from numba_tma.kernels._host.memo import _Call, launched_again
 from numba_tma.kernels.pointwise import add, api
 from numba_tma.kernels.pointwise.api import ADD
 from numba_tma.kernels.rows import launching, rmsnorm, softmax
@@ -336,6 +336,22 @@ def test_another_call_is_not_taken_for_the_last(torch, gpu):  # noqa: F811
         add(arrays[0], arrays[1], out=arrays[2])
         assert {a.data_ptr() for a in arrays} <= {*addresses(gpu.launches[-1])}
         assert len({str(launch) for launch in gpu.launches}) == count
+
+
+@pytest.mark.parametrize("new", [None, lambda arrays: pytest.fail("all arrays were given")])
+def test_a_call_at_other_addresses_is_prepared_with_its_own_arrays(torch, new):
+    """The last array was None where a function returns no new result, and attention unscaled."""
+    given = []
+
+    @launched_again("scaled", "x", "out", "scale", new=new)
+    def scaled(arrays, stream, numbers):
+        given.append(arrays)
+
+    calls = [tuple(tensors(3, first=first)) for first in (1, 11, 21)]
+    for arrays in calls:
+        result = scaled(arrays, None, ())
+        assert result is (arrays[1] if new else None)
+    assert [[*map(id, arrays)] for arrays in given] == [[*map(id, arrays)] for arrays in calls]
 
 
 def test_a_tensor_that_was_changed_in_place_is_another(torch, gpu):  # noqa: F811
