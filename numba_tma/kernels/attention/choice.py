@@ -22,7 +22,7 @@ from numba_tma.kernels.attention.times import (
 
 #: The usual plans, by head dim: the fastest for long sequences, under a causal mask, too.
 PLANS = {
-    64: AttentionPlan(3, 128, stages=3, votes=False, q_stages=2),
+    64: AttentionPlan(3, 128, stages=3, votes=False, q_stages=2, turns=True),
     96: AttentionPlan(3, 112, q_stages=2),
     128: AttentionPlan(2, 128),
     256: AttentionPlan(2, 80),
@@ -54,14 +54,12 @@ def _turns(plan: AttentionPlan) -> AttentionPlan:
 #: Their times are fitted to 36 shapes on an H100, those with turns to 19 on an H200.
 CANDIDATES = {
     (64, False): (
-        Candidate(PLANS[64], TileTimes(1.48, 1.0)),
-        Candidate(_turns(PLANS[64]), TileTimes(1.49, 0.3)),
+        Candidate(PLANS[64], TileTimes(1.49, 0.3)),
         Candidate(_turns(replace(PLANS[64], block_k=96)), TileTimes(1.18, 0.2)),
         Candidate(_turns(replace(PLANS[64], warpgroups=2, block_k=96)), TileTimes(0.97, 0.5)),
     ),
     (64, True): (
-        Candidate(PLANS[64], TileTimes(1.48, 1.6)),
-        Candidate(_turns(PLANS[64]), TileTimes(1.46, 1.4)),
+        Candidate(PLANS[64], TileTimes(1.46, 1.4)),
         Candidate(_turns(replace(PLANS[64], warpgroups=2)), TileTimes(1.2, 1.0)),
         Candidate(_turns(replace(PLANS[64], warpgroups=2, block_k=96)), TileTimes(0.98, 0.9)),
     ),
@@ -98,9 +96,10 @@ DOUBT = 1.02
 PACKS = 1, 2, 4, 8, 16  #: Heads that may lie in a tile.
 OTHER_TIMES = TileTimes(0.67, 0.67)  #: of plans without another one beside them
 #: Plans for packed sequences, whose lengths only the device knows, where not the usual ones.
-PACKED_PLANS = dict.fromkeys(
-    ((96, True), (128, False), (128, True)), AttentionPlan(2, 128, q_stages=2)
-)
+PACKED_PLANS = {
+    **dict.fromkeys(((96, True), (128, False), (128, True)), AttentionPlan(2, 128, q_stages=2)),
+    **dict.fromkeys(((256, False), (256, True)), AttentionPlan(2, 80, turns=True)),
+}
 #: The usual plans for e4m3, where P V of a tile takes registers beside O.
 FP8_PLANS = {64: AttentionPlan(3, 96), 128: AttentionPlan(2, 128)}
 #: Plans for 64 queries or fewer, by head dim. Loads of K and V bound the time; more stages were
@@ -154,8 +153,8 @@ def plan_for(
     reckoned = {plan: reckon(plan, times) for plan, times in candidates}
     plan = min(reckoned, key=lambda plan: reckoned[plan].time)
     _, splits, lengths, traffic = reckoned[plan]
-    if splits > 1:  # turns were not measured with splits
-        return replace(plan, splits=splits, turns=False, heads_together=1 if is_even else 0)
+    if splits > 1:
+        return replace(plan, splits=splits, heads_together=1 if is_even else 0)
     if is_even:
         return replace(plan, heads_together=1)
     return replace(plan, heads_together=most_heads_together(lengths, traffic, sms))

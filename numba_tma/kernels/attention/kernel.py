@@ -29,8 +29,8 @@ order the two columns; actions in the same line need not coincide::
                                    store O, and lse where it is asked for
 
 What overlaps: threads compute the exponentials of K/V tile j while the tensor cores compute P V of
-K/V tile j - 1. Consumer warpgroups are not synchronised with each other, so the products of one
-also run beside the exponentials of another. Making them take turns was measured to be slower.
+K/V tile j - 1. The products of a consumer warpgroup also run beside the exponentials of another,
+from the first K/V tiles on if they take turns (`turns.py`).
 
 Who waits for whom. A *full* barrier completes when the producer thread has arrived once, which
 announces the bytes, and all bytes have come. An *empty* barrier completes when each consumer warp

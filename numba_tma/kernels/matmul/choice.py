@@ -36,6 +36,8 @@ from numba_tma.kernels.matmul.plan import (
     unaligned_extent,
 )
 
+SIZES = (1, 2, 3, 4, 5, 6, 8)
+
 #: Rows, or columns, up to which the kernel for few of them is tried (swap A/B).
 FEW = 128
 
@@ -94,15 +96,17 @@ class MatmulProblem:
     itemsize: int = 2  #: bytes of an element of a and b
     out_itemsize: int = 2
     splittable: bool = True  #: whether K may be split: sums of parts are float32
-    split_lines: bool = False  #: whether TMA loads rows that begin inside of 128-byte lines
+    #: Whether rows of a and b that TMA loads begin inside of 128-byte lines, so that each of a box
+    #: takes two.
+    split_lines: tuple[bool, bool] = (False, False)
     copied: tuple[int, ...] = ()  #: bytes of each operand that TMA cannot address
     majors: tuple[str, str] = ("K", "K")  #: along what a and b are contiguous, as in plans
 
     @property
     def swapped(self) -> MatmulProblem:
         """The transposed problem, whose rows are columns."""
-        turned = self.majors[1], self.majors[0]
-        return replace(self, rows=self.columns, columns=self.rows, majors=turned)
+        turned = {"split_lines": self.split_lines[::-1], "majors": self.majors[::-1]}
+        return replace(self, rows=self.columns, columns=self.rows, **turned)
 
     def steps(self, config: Config | SwappedConfig | UnalignedConfig) -> int:
         """Return how many stages there are along K."""
@@ -117,7 +121,7 @@ _FIRST, _SECOND_KERNEL = 2890, 5400  # cycles until the first load arrives; of a
 _ARRIVING = 88.7  # bytes of the first stage per cycle
 _STAGE, _TILE, _COLUMN = 293, 598, 4.72  # cycles of a stage at least; of a tile, and its columns
 _APART = 0.48  # fraction of the shorter of loading and multiplying that is not hidden
-_SPLIT_LINES = 3600  # bytes per cycle from L2, of rows that begin inside of lines
+_LINES_CYC = 6000  # bytes of lines per cycle from L2
 _ALIGNED = 3690  # nanoseconds of a launch
 
 
@@ -141,9 +145,9 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     first = _FIRST + (m + n) * config.k / _ARRIVING
     one, all_ = first + waves * tile, (factors + elements * p.out_itemsize) / rate
     cycles = max(one, all_) + _APART * min(one, all_)
-    if p.split_lines:
-        from_l2 = clusters // config.splits * (down + right) * p.k * p.itemsize
-        cycles = max(cycles, _FIRST + from_l2 / _SPLIT_LINES)
+    lines = down * (1 + p.split_lines[0]) + right * (1 + p.split_lines[1])
+    from_l2 = clusters // config.splits * lines * p.k * p.itemsize
+    cycles = max(cycles, _FIRST + from_l2 / _LINES_CYC)
     if config.splits > 1:
         cycles += _SECOND_KERNEL + 8 * elements * config.splits / _PARTS
     return cycles
@@ -183,8 +187,8 @@ def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int
     time = waves * wave(slots) + (wave(rest) if rest else 0)
     if config.cluster > 1:
         time += -(-tiles // slots) * _ALONE + _TOGETHER * math.log2(config.cluster)
-    if p.split_lines:
-        time = max(time, tiles * p.k * p.itemsize * loaded / _LINES)
+    lines = config.m * (1 + p.split_lines[1]) + min(config.n, p.rows) * (1 + p.split_lines[0])
+    time = max(time, tiles * p.k * p.itemsize * lines / _LINES)
     return time + p.batch * p.rows * p.columns / _WRITTEN
 
 
@@ -195,7 +199,7 @@ def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
     if problem.splittable and few <= FEW:
         for parts in (1, 2) if few > 32 else (1,):
             n = -(-few // (8 * parts)) * 8
-            for cluster in (1, 2, 4, 8):
+            for cluster in SIZES:
                 long = 512 if n <= 16 else 256  # faster, where five such stages fit
                 for m, blocks, k in ((64, 1, long), (64, 2, 256), (128, 1, 256)):
                     yield SwappedConfig(m, n, cluster, blocks, k, first=first)
@@ -243,7 +247,7 @@ def unaligned(problem: MatmulProblem) -> Iterator[UnalignedConfig]:
             # A stage may be long if it has few chunks, and their lines differ by whole words.
             long = p.columns <= 8 and p.majors[0] == "MN"
             for n in sorted({32, 64, *widths} if p.columns > 32 else widths):
-                for cluster in (1, 2, 4, 8):
+                for cluster in SIZES:
                     yield UnalignedConfig(first, n, cluster)
                     if long:
                         yield UnalignedConfig(first, n, cluster, k=256)

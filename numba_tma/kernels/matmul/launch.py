@@ -115,7 +115,7 @@ class MatmulCall:
         return MatmulProblem(
             *(rows, columns, self.a.shape[2], batch, self.a.itemsize, self.out.itemsize),
             splittable=accumulator_of(self.a.dtype).is_float,
-            split_lines=any(found and found[0].strides[1] % LINE for found in loaded),
+            split_lines=tuple(bool(m) and m[0].strides[1] % LINE > 0 for m in loaded),
             copied=tuple(m.nbytes for m, found in zip(factors, loaded) if not found and m.size),
             majors=(contiguous_axis(factors[0])[1], contiguous_axis(factors[1])[1]),
         )

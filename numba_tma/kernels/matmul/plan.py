@@ -134,7 +134,7 @@ class SwappedConfig:
             first=one_of("a", "b"),
             m=one_of(64, 128),
             n=whole(8, 128, step=8),
-            cluster=one_of(1, 2, 4, 8),
+            cluster=whole(1, 8),
             blocks=whole(1, 4),
             k=one_of(128, 256, 512, unit="bytes"),
             stages=STAGES,
@@ -232,7 +232,7 @@ class UnalignedConfig:
             self,
             first=one_of("a", "b"),
             n=whole(8, 128, step=8),
-            cluster=one_of(1, 2, 4, 8),
+            cluster=whole(1, 8),
             k=one_of(128, 256, unit="bytes"),
             stages=STAGES,
         )

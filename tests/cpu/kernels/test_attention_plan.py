@@ -136,7 +136,7 @@ def test_groups_are_small_where_memory_bounds_the_time():
 def test_keys_are_shared_out_where_queries_are_few(queries, keys, heads, splits):
     plan = plan_for(FULL, queries, keys, heads, 1, 132)
     usual = PLANS[128]
-    short = replace(usual, q_stages=2 if queries == 1000 else 1)
+    short = replace(usual, q_stages=2, turns=True) if queries == 1000 else usual
     chosen = FEW_QUERIES_PLANS[128] if queries <= 64 else short
     assert plan == replace(chosen, splits=splits)
 
@@ -189,10 +189,10 @@ SHORT_64 = AttentionPlan(2, 128, 3, votes=False, q_stages=2)
         (96, False, 608, 2496, 72, 2, replace(PLANS[96], packed_heads=2, turns=True)),
         (96, False, 6464, 6464, 32, 1, replace(PLANS[96], turns=True)),
         (96, True, 6552, 6552, 48, 4, replace(PLANS[96], packed_heads=4)),
-        (64, False, 840, 840, 992, 1, replace(PLANS[64], turns=True)),
-        (64, False, 67, 67, 1856, 4, replace(PLANS[64], packed_heads=2, turns=True)),
+        (64, False, 840, 840, 992, 1, PLANS[64]),
+        (64, False, 67, 67, 1856, 4, replace(PLANS[64], packed_heads=2)),
         (64, True, 256, 256, 192, 1, replace(SHORT_64, turns=True)),  # 256 is twice 128
-        (64, True, 8807, 8807, 4, 1, replace(SHORT_64, turns=True)),
+        (64, True, 8807, 8807, 4, 1, replace(PLANS[64], splits=2)),
         (128, True, 161, 161, 1376, 1, SHORT),
         (128, True, 161, 161, 1376, 8, replace(SHORT, packed_heads=8)),
         (128, True, 4096, 4096, 64, 1, PLANS[128]),

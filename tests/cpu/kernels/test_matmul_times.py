@@ -26,7 +26,7 @@ def problem_of(case):
     ]
     return MatmulProblem(
         *(rows, columns, k, 1, size),
-        split_lines=any(line % 16 == 0 and line % 128 for line in lines),
+        split_lines=tuple(line % 16 == 0 and line % 128 > 0 for line in lines),
         copied=tuple(
             size * k * extent for line, extent in zip(lines, (rows, columns)) if line % 16
         ),
