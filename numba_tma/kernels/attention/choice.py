@@ -25,7 +25,7 @@ PLANS = {
     64: AttentionPlan(3, 128, stages=3, votes=False, q_stages=2, turns=True),
     96: AttentionPlan(3, 112, q_stages=2),
     128: AttentionPlan(2, 128),
-    256: AttentionPlan(2, 80),
+    256: AttentionPlan(2, 80, turns=True),
 }
 
 
@@ -51,7 +51,8 @@ def _turns(plan: AttentionPlan) -> AttentionPlan:
 
 
 #: Plans that may be the fastest for some lengths, by head dim and whether the mask is causal.
-#: Their times are fitted to 36 shapes on an H100, those with turns to 19 on an H200.
+#: Their times are fitted to 40 shapes on an H100, those with turns to 19 on an H200, and to 4
+#: of head dim 256 on an H100.
 CANDIDATES = {
     (64, False): (
         Candidate(PLANS[64], TileTimes(1.49, 0.3)),
@@ -83,11 +84,11 @@ CANDIDATES = {
         Candidate(AttentionPlan(2, 128, q_stages=2), TileTimes(1.62, 1.7)),
     ),
     (256, False): (
-        Candidate(PLANS[256], TileTimes(1.42, 5.9)),
+        Candidate(PLANS[256], TileTimes(1.61, 2.6)),
         Candidate(AttentionPlan(1, 64), TileTimes(0.88, 2.3)),
     ),
     (256, True): (
-        Candidate(PLANS[256], TileTimes(1.52, 5.3)),
+        Candidate(PLANS[256], TileTimes(1.5, 4.2)),
         Candidate(AttentionPlan(1, 64), TileTimes(0.9, 2.0)),
     ),
 }
@@ -96,10 +97,9 @@ DOUBT = 1.02
 PACKS = 1, 2, 4, 8, 16  #: Heads that may lie in a tile.
 OTHER_TIMES = TileTimes(0.67, 0.67)  #: of plans without another one beside them
 #: Plans for packed sequences, whose lengths only the device knows, where not the usual ones.
-PACKED_PLANS = {
-    **dict.fromkeys(((96, True), (128, False), (128, True)), AttentionPlan(2, 128, q_stages=2)),
-    **dict.fromkeys(((256, False), (256, True)), AttentionPlan(2, 80, turns=True)),
-}
+PACKED_PLANS = dict.fromkeys(
+    ((96, True), (128, False), (128, True)), AttentionPlan(2, 128, q_stages=2)
+)
 #: The usual plans for e4m3, where P V of a tile takes registers beside O.
 FP8_PLANS = {64: AttentionPlan(3, 96), 128: AttentionPlan(2, 128)}
 #: Plans for 64 queries or fewer, by head dim. Loads of K and V bound the time; more stages were

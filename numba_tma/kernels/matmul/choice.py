@@ -33,10 +33,12 @@ from numba_tma.kernels.matmul.plan import (
     SwappedConfig,
     Tcgen05Config,
     UnalignedConfig,
+    shares_of,
     unaligned_extent,
 )
 
-SIZES = (1, 2, 3, 4, 5, 6, 8)
+#: Clusters of each size that run at once on 132 SMs, as the driver says of an H100.
+AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 8: 15}
 
 #: Rows, or columns, up to which the kernel for few of them is tried (swap A/B).
 FEW = 128
@@ -105,8 +107,8 @@ class MatmulProblem:
     @property
     def swapped(self) -> MatmulProblem:
         """The transposed problem, whose rows are columns."""
-        turned = {"split_lines": self.split_lines[::-1], "majors": self.majors[::-1]}
-        return replace(self, rows=self.columns, columns=self.rows, **turned)
+        turned = replace(self, rows=self.columns, columns=self.rows)
+        return replace(turned, majors=self.majors[::-1], split_lines=self.split_lines[::-1])
 
     def steps(self, config: Config | SwappedConfig | UnalignedConfig) -> int:
         """Return how many stages there are along K."""
@@ -156,8 +158,8 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
 # Few rows or columns: fitted to 363 times of 52 products on an H200.
 _STREAM, _PORT = 3040, 67.6  # bytes per nanosecond: DRAM; what one SM takes
 _IN_FLIGHT = 933  # nanoseconds from a load's issue to the full stage
-_ALONE = 1840  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
-_TOGETHER = 46  # nanoseconds of each halving of a cluster's sums
+_ALONE = 1000  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
+_SUMMED = 20  # sums that a block receives per nanosecond
 _LINES = 4550  # bytes per nanosecond from L2, of rows that begin inside of lines
 _WRITTEN = 251  # elements of the result per nanosecond
 _NARROW = 5720  # nanoseconds of a launch
@@ -169,10 +171,11 @@ def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int
     It is infinite if two stages do not fit into a block.
     """
     p = problem if config.first == "b" else problem.swapped
-    slots = max(1, sms * config.blocks // config.cluster)
+    slots = max(1, sms * AT_ONCE[config.cluster] // 132) * config.blocks
     tiles = -(-p.rows // config.n) * -(-p.columns // config.m) * p.batch
+    share = config.m * config.n // shares_of(config.n, config.cluster)
     loaded = config.m + min(config.n, p.rows)  # rows of K elements; those of a come from L2
-    free = SHARED_BYTES // config.blocks - 4 * (config.cluster - 1) * config.m * config.n
+    free = SHARED_BYTES // config.blocks - (4 * config.cluster * share if config.cluster > 1 else 0)
     most_stages = free // ((config.m + config.n) * config.k) - 1
     if most_stages < 1:
         return math.inf
@@ -186,7 +189,7 @@ def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int
     waves, rest = divmod(tiles, slots)
     time = waves * wave(slots) + (wave(rest) if rest else 0)
     if config.cluster > 1:
-        time += -(-tiles // slots) * _ALONE + _TOGETHER * math.log2(config.cluster)
+        time += -(-tiles // slots) * (_ALONE + config.cluster * share / _SUMMED)
     lines = config.m * (1 + p.split_lines[1]) + min(config.n, p.rows) * (1 + p.split_lines[0])
     time = max(time, tiles * p.k * p.itemsize * lines / _LINES)
     return time + p.batch * p.rows * p.columns / _WRITTEN
@@ -198,11 +201,13 @@ def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
     few = min(problem.rows, problem.columns)
     if problem.splittable and few <= FEW:
         for parts in (1, 2) if few > 32 else (1,):
-            n = -(-few // (8 * parts)) * 8
-            for cluster in SIZES:
-                long = 512 if n <= 16 else 256  # faster, where five such stages fit
-                for m, blocks, k in ((64, 1, long), (64, 2, 256), (128, 1, 256)):
-                    yield SwappedConfig(m, n, cluster, blocks, k, first=first)
+            for cluster in AT_ONCE:
+                # 16 columns more easily divide into shares than 8.
+                for step in (8, 16) if cluster > 1 and few > 8 else (8,):
+                    n = -(-few // (step * parts)) * step
+                    long = 512 if n <= 16 else 256  # faster, where five such stages fit
+                    for m, blocks, k in ((64, 1, long), (64, 2, 256), (128, 1, 256)):
+                        yield SwappedConfig(m, n, cluster, blocks, k, first=first)
 
 
 # Operands of any alignment: fitted to the times of 33 products on an H200 and an H100, in
@@ -222,17 +227,21 @@ def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: 
     """
     p = problem if config.first == "a" else problem.swapped
     n = unaligned_extent(config.n, p.majors[1])
-    parts = 4 * (config.cluster - 1) * n * (WGMMA_ROWS + 4)
+    share = WGMMA_ROWS * n // shares_of(n, config.cluster) * (config.cluster > 1)
+    parts = 4 * config.cluster * share
     if SHARED_BYTES // 2 - 1024 - parts < 2 * (WGMMA_ROWS + n) * config.k:
         return math.inf
     blocks = -(-p.rows // WGMMA_ROWS) * -(-p.columns // n) * p.batch * config.cluster
     most = 2 if n <= 64 else 1  # that share an SM
+    slots = sms * AT_ONCE[config.cluster] // 132 * config.cluster * most
     chunks = config.k // 64 + -(-n * config.k // 4096)
     staged = min(most, -(-blocks // sms)) * (WGMMA_ROWS + n) * config.k
     stage = max(_ROUND + _CHUNK * chunks, staged / _STAGED)
     stages = -(-p.steps(config) // config.cluster)
-    time = _LAUNCHED + -(-blocks // (sms * most)) * (stages * stage + _TILES)
-    time += p.batch * p.rows * p.columns / _STORED + _REDUCED * math.log2(config.cluster)
+    tile = stages * stage + _TILES
+    if config.cluster > 1:
+        tile += _REDUCED + config.cluster * share / _SUMMED
+    time = _LAUNCHED + -(-blocks // slots) * tile + p.batch * p.rows * p.columns / _STORED
     return time + p.batch * (p.rows + p.columns) * p.k * p.itemsize / _READ
 
 
@@ -247,7 +256,7 @@ def unaligned(problem: MatmulProblem) -> Iterator[UnalignedConfig]:
             # A stage may be long if it has few chunks, and their lines differ by whole words.
             long = p.columns <= 8 and p.majors[0] == "MN"
             for n in sorted({32, 64, *widths} if p.columns > 32 else widths):
-                for cluster in SIZES:
+                for cluster in AT_ONCE:
                     yield UnalignedConfig(first, n, cluster)
                     if long:
                         yield UnalignedConfig(first, n, cluster, k=256)

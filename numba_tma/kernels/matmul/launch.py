@@ -115,7 +115,7 @@ class MatmulCall:
         return MatmulProblem(
             *(rows, columns, self.a.shape[2], batch, self.a.itemsize, self.out.itemsize),
             splittable=accumulator_of(self.a.dtype).is_float,
-            split_lines=tuple(bool(m) and m[0].strides[1] % LINE > 0 for m in loaded),
+            split_lines=(_splits_lines(loaded[0]), _splits_lines(loaded[1])),
             copied=tuple(m.nbytes for m, found in zip(factors, loaded) if not found and m.size),
             majors=(contiguous_axis(factors[0])[1], contiguous_axis(factors[1])[1]),
         )
@@ -126,6 +126,11 @@ class MatmulCall:
         scaled = "" if self.scales is None else f" scaled by {self.scales.factors}"
         done = " ".join(steps) or "plain"
         return f"{operands}{scaled} -> {_layout(self.out)}, {self.problem}, {done}"
+
+
+def _splits_lines(loaded: tuple[Array, str] | None) -> bool:
+    """Return whether rows of an operand that TMA loads begin inside of 128-byte lines."""
+    return loaded is not None and loaded[0].strides[1] % LINE > 0
 
 
 def _layout(matrices: Array) -> str:

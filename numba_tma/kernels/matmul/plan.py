@@ -439,13 +439,27 @@ class NarrowPlan(ABC):
         return operand_tile(self.columns, self.k, self.b, self.b_major)
 
     @property
+    def m(self) -> int:
+        """Rows of the accumulator, of all MMA warpgroups."""
+        return self.rows if self.config.first == "a" else self.columns
+
+    @property
+    def shares(self) -> int:
+        """Blocks of a cluster that store a share of a tile, of equally many columns."""
+        return shares_of(self.n, self.config.cluster)
+
+    @property
+    def share(self) -> int:
+        """Columns of the accumulator in a share."""
+        return self.n // self.shares
+
+    @property
     def parts_tile(self) -> Tile:
-        """The sums that the cluster's other blocks send to the first.
+        """The sums of a share that the blocks of a cluster send.
 
         Rows are padded by 4 floats, so that a warp's accesses spread over all banks.
         """
-        m = self.rows if self.config.first == "a" else self.columns
-        return Tile((max(1, self.config.cluster - 1), self.n, m + 4), "f32")
+        return Tile((self.config.cluster, self.share, self.m + 4), "f32")
 
     @property
     def stage_nbytes(self) -> int:
@@ -529,6 +543,11 @@ def narrow(n: int, major: str) -> int:
     The narrowest swizzle spans 16 elements.
     """
     return -(-n // 16) * 16 if major == "MN" else n
+
+
+def shares_of(n: int, cluster: int) -> int:
+    """Return how many blocks of a cluster have a share of `n` columns, each a multiple of 8."""
+    return max(count for count in range(1, cluster + 1) if n // 8 % count == 0)
 
 
 def unaligned_extent(n: int, major: str) -> int:

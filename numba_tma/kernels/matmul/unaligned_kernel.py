@@ -10,7 +10,7 @@ tensor cores: they load a tile many times, and each time take these instructions
     two load warpgroups                     MMA warpgroup, 64 rows of the first operand
     for each output tile:                   for each output tile:
         for each k:                             for each k: wait, acc += first @ second, release
-            acquire a stage                     in a cluster: send acc to block 0, which adds all
+            acquire a stage                     in a cluster: exchange sums, and keep a share
             load, shift, write a and b          scale, bias, activation, store
             commit it
 
@@ -37,17 +37,11 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import ptx
-from numba_tma.device.waiting import wait_for
 from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.host.arrays import CHUNK
 from numba_tma.kernels.matmul.kernel import IN_FLIGHT
-from numba_tma.kernels.matmul.swapped_kernel import (
-    SUMS,
-    add_parts,
-    send,
-    stage_product,
-    tile_store,
-)
+from numba_tma.kernels.matmul.narrow_end import sums_start, tile_end
+from numba_tma.kernels.matmul.swapped_kernel import stage_product
 from numba_tma.kernels.matmul.unaligned_plan import LOADERS, UnalignedPlan
 
 #: Chunks that a thread loads before it writes one, in an inner stage and in a last one: as many as
@@ -260,7 +254,7 @@ def tile_fill(plan: UnalignedPlan) -> DeviceFunction:
 def unaligned_kernel(plan: UnalignedPlan) -> Kernel:
     """Return the kernel of a plan. Its blocks have ``plan.roles.threads`` threads.
 
-    `a` and `b` are `UnalignedMatrix`, `out` an array as in `swapped_kernel.tile_store`; `old` and
+    `a` and `b` are `UnalignedMatrix`, `out` an array as in `narrow_end.sums_store`; `old` and
     `residual` are `MatrixBytes`. A cluster computes one tile.
     """
     ROWS, COLUMNS, STAGE_K, CLUSTER = plan.rows, plan.columns, plan.k, plan.config.cluster
@@ -274,22 +268,12 @@ def unaligned_kernel(plan: UnalignedPlan) -> Kernel:
         filled_by="threads",
     )
     SCHEDULER = tma.GroupedScheduler(16)
-    PARTS, PITCH = plan.parts_tile, 4 * plan.parts_tile.shape[2]
-    SENT_BYTES = 4 * 64 * N * (CLUSTER - 1)
     fill, multiply = tile_fill(plan), stage_product(plan)
-    add, store = add_parts(plan), tile_store(plan)
+    start_sums, end_tile = sums_start(plan), tile_end(plan)
 
     def unaligned(a, b, out, old, residual, extents, terms):  # type: ignore[no-untyped-def]
         thread, rank = ptx.tid_x(), ptx.cluster_ctarank()
-        parts: Any = 0
-        if CLUSTER > 1:
-            parts, sent = tma.shared_tile(PARTS), tma.shared_barrier()
-            if thread == 0:
-                sent.init(1)
-                ptx.fence_mbarrier_init()
-                if rank == 0:
-                    sent.arrive_expect_tx(SENT_BYTES)
-            ptx.barrier_cluster_arrive("relaxed")
+        sums = start_sums(thread, rank)
         pipe = PIPE.start()
         schedule = SCHEDULER.over(extents.tile_rows, extents.tile_columns, extents.batch)
         first, step = ptx.ctaid_x() // CLUSTER, ptx.nctaid_x() // CLUSTER
@@ -316,17 +300,8 @@ def unaligned_kernel(plan: UnalignedPlan) -> Kernel:
                     acc = tma.wgmma_wait(acc, IN_FLIGHT)
                 acc = tma.wgmma_wait(acc)
                 pipe.release_pending()  # the last stage
-                if CLUSTER > 1:
-                    ptx.barrier_cluster_wait()  # block 0 has initialised its barrier
-                    if rank > 0:
-                        to = parts.address_of((rank - 1, 0, 0))
-                        acc.map_coords(send, ptx.mapa(to, 0), PITCH, ptx.mapa(sent, 0))
-                    else:
-                        wait_for(sent, 0, SUMS)
-                        acc = acc.map_coords(add, parts.address_of((0, 0, 0)))
-                if rank == 0:
-                    top, left = tile.row * ROWS, tile.column * COLUMNS
-                    store(acc, out, old, residual, (tile.batch, top, left, extents), terms)
+                place = tile.batch, tile.row * ROWS, tile.column * COLUMNS
+                end_tile(acc, sums, rank, 0, place, (out, old, residual), extents, terms)
         pipe.close()
 
     kernel = tma.cluster(CLUSTER)(unaligned) if CLUSTER > 1 else unaligned

@@ -67,8 +67,10 @@ def test_times_are_those_that_were_measured():
         problem, shape = problem_of(case)
         for number, (plan, times) in enumerate(CANDIDATES[problem.head_dim, problem.causal]):
             mine = (plan.block_q, plan.block_k, plan.stages, plan.turns, plan.q_stages)
+            if file != FILES[plan.turns] and problem.head_dim < 256:
+                continue  # with turns on an H200, without on an H100; 256 is from both
             for run, us in runs.items():
-                if file == FILES[plan.turns] and run[:3] + run[4:6] == mine:
+                if run[:3] + run[4:6] == mine:
                     ratio = math.log(reckoned(problem, shape, run, times) / us)
                     ratios[problem.head_dim, problem.causal, number].append(ratio)
     assert ratios.keys() == {
@@ -84,7 +86,7 @@ def test_times_are_those_that_were_measured():
 def test_chosen_plans_are_among_the_fastest(file, cases):
     """Of all that were measured, by 3 % in the mean; a group of heads may be another one.
 
-    Plans with turns were measured on an H200 alone.
+    Most cases of the H100 were measured without turns.
     """
     slower = []
     for (source, case), runs in MEASURED.items():
@@ -93,7 +95,7 @@ def test_chosen_plans_are_among_the_fastest(file, cases):
         problem, (batch, queries, heads, keys, kv_heads) = problem_of(case)
         shape = (queries, keys, batch * heads, heads // kv_heads, SMS)
         plan = plan_for(problem, *shape)
-        turns = plan.turns and file == FILES[1]
+        turns = plan.turns and any(run[4] for run in runs)
         mine = (plan.block_q, plan.block_k, plan.stages, plan.packed_heads, turns, plan.q_stages)
         times = [us for run, us in runs.items() if run[:6] == mine]
         assert times or plan.splits > 1, (case, plan)
