@@ -3,9 +3,10 @@
 The expectation is a cost model in cycles. A stage takes an SM as long as its shared memory is busy
 with it (TMA writes it, each MMA warpgroup reads it), or the minimum of a stage. A tile adds its
 prologue and epilogue, and the last wave of tiles takes as long as a full one. DRAM takes as long as
-the matrices need, or longer if the stages have too few bytes in flight. L2 may be the slowest where
-each row of a box takes two cache lines: blocks of a cluster then read less. The constants are
-fitted: `tests/benchmarks/sweeps/matmul.py` measures the table, and the model's error.
+the matrices need, or longer if the stages have too few bytes in flight. L2 takes as long as all
+stages together need, of which blocks of a cluster read a part once. Rows that begin inside of cache
+lines take two. The three hide each other in part: they are added as powers. The constants are
+fitted to times that ``tests/benchmarks/sweeps/matmul.py --survey`` measures.
 
 Operands that TMA cannot address are copied, or loaded by the kernel for such operands: that of both
 which is expected to take less time.
@@ -33,11 +34,13 @@ from numba_tma.kernels.matmul.plan import (
     SwappedConfig,
     Tcgen05Config,
     UnalignedConfig,
+    narrow,
     shares_of,
     unaligned_extent,
 )
 
-#: Clusters of each size that run at once on 132 SMs, as the driver says of an H100.
+#: Blocks of a cluster that add up K, and how many such clusters run at once on 132 SMs, as the
+#: driver says of an H100.
 AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 8: 15}
 
 #: Rows, or columns, up to which the kernel for few of them is tried (swap A/B).
@@ -115,16 +118,18 @@ class MatmulProblem:
         return -(-self.k * self.itemsize // config.k)
 
 
-# Fitted to 1,847 times of 94 products on an H200, in cycles of 1.6 GHz.
+# Fitted, as the constants below, to 4,700 times of 226 products on an H200 and an H100
+# (`matmul_times_*.json`); in cycles of 1.6 GHz.
 # Bytes per cycle: an SM's shared memory, DRAM, and the split-K reduction.
-_SHARED, _DRAM, _PARTS = 155, 1876, 2980
-_LATENCY = 709  # cycles from a load's issue to the full stage
-_FIRST, _SECOND_KERNEL = 2890, 5400  # cycles until the first load arrives; of a second launch
-_ARRIVING = 88.7  # bytes of the first stage per cycle
-_STAGE, _TILE, _COLUMN = 293, 598, 4.72  # cycles of a stage at least; of a tile, and its columns
-_APART = 0.48  # fraction of the shorter of loading and multiplying that is not hidden
-_LINES_CYC = 6000  # bytes of lines per cycle from L2
-_ALIGNED = 3690  # nanoseconds of a launch
+_SHARED, _DRAM, _PARTS = 119, 1890, 2240
+_LATENCY = 2970  # cycles from a load's issue to the full stage
+_FIRST, _SECOND_KERNEL = 1050, 5020  # cycles until the first load arrives; of a second launch
+_CLUSTER = 847  # cycles until the blocks of a cluster have met
+_ARRIVING = 20.8  # bytes of the first stage per cycle
+_STAGE, _TILE, _COLUMN = 424, 445, 16.7  # cycles of a stage at least; of a tile, and its columns
+_L2 = 20500  # bytes per cycle, of whole lines
+_POWER = 1.7  # of the times of SMs, DRAM and L2, whose sum is the power of the whole time
+_ALIGNED = 3300  # nanoseconds of a launch
 
 
 def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
@@ -136,7 +141,7 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     written = m + n
     read = m + m // 64 * n  # each warpgroup reads its rows of a, and all of b
     stage = max((written + read) / _SHARED * config.k, _STAGE)
-    tile = -(-p.steps(config) // config.splits) * stage + _TILE + _COLUMN * n
+    tile = -(-p.steps(config) // config.splits) * stage + _TILE + _COLUMN * max(n, 64)
     elements = p.batch * p.rows * p.columns
     factors = p.batch * (p.rows + p.columns) * p.k * p.itemsize
     loaded = (min(m, p.rows) + min(n, p.columns)) * config.k
@@ -144,25 +149,36 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     in_flight = (min(config.stages, free // ((m + n) * config.k)) - 1) * loaded
     busy = min(1, clusters / together) * sms
     rate = min(_DRAM, busy * in_flight / _LATENCY)
-    first = _FIRST + (m + n) * config.k / _ARRIVING
-    one, all_ = first + waves * tile, (factors + elements * p.out_itemsize) / rate
-    cycles = max(one, all_) + _APART * min(one, all_)
-    lines = down * (1 + p.split_lines[0]) + right * (1 + p.split_lines[1])
-    from_l2 = clusters // config.splits * lines * p.k * p.itemsize
-    cycles = max(cycles, _FIRST + from_l2 / _LINES_CYC)
+    first = _FIRST + (m + n) * config.k / _ARRIVING + (config.blocks > 1) * _CLUSTER
+    lines = min(down, p.rows) * (1 + p.split_lines[0])
+    lines += min(right, p.columns) * (1 + p.split_lines[1])
+    from_l2 = clusters // config.splits * lines * p.k * p.itemsize / _L2
+    from_dram = (factors + elements * p.out_itemsize) / rate
+    times = first + waves * tile, from_dram, from_l2
+    cycles = sum(time**_POWER for time in times) ** (1 / _POWER)
     if config.splits > 1:
         cycles += _SECOND_KERNEL + 8 * elements * config.splits / _PARTS
     return cycles
 
 
-# Few rows or columns: fitted to 363 times of 52 products on an H200.
-_STREAM, _PORT = 3040, 67.6  # bytes per nanosecond: DRAM; what one SM takes
-_IN_FLIGHT = 933  # nanoseconds from a load's issue to the full stage
-_ALONE = 1000  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
-_SUMMED = 20  # sums that a block receives per nanosecond
-_LINES = 4550  # bytes per nanosecond from L2, of rows that begin inside of lines
-_WRITTEN = 251  # elements of the result per nanosecond
-_NARROW = 5720  # nanoseconds of a launch
+# Few rows or columns.
+_STREAM, _PORT = 3220, 72.3  # bytes per nanosecond: DRAM; what one SM takes
+_IN_FLIGHT = 1640  # nanoseconds from a load's issue to the full stage
+_ALONE = 601  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
+_SUMMED = 2.69  # sums that a block receives per nanosecond
+_LINES = 8380  # bytes per nanosecond from L2, of rows that begin inside of lines
+_WRITTEN = 148  # elements of the result per nanosecond
+_NARROW = 4980  # nanoseconds of a launch
+
+
+def _at_once(cluster: int, sms: int) -> int:
+    """Return how many clusters run at once, one block on an SM."""
+    return max(1, sms * AT_ONCE[cluster] // 132)
+
+
+def _received(m: int, n: int, cluster: int) -> int:
+    """Return how many sums a block of a cluster receives, the padding of their rows included."""
+    return cluster * (n // shares_of(n, cluster)) * (m + 4) if cluster > 1 else 0
 
 
 def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int) -> float:
@@ -171,12 +187,13 @@ def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int
     It is infinite if two stages do not fit into a block.
     """
     p = problem if config.first == "b" else problem.swapped
-    slots = max(1, sms * AT_ONCE[config.cluster] // 132) * config.blocks
+    slots = _at_once(config.cluster, sms) * config.blocks
     tiles = -(-p.rows // config.n) * -(-p.columns // config.m) * p.batch
-    share = config.m * config.n // shares_of(config.n, config.cluster)
     loaded = config.m + min(config.n, p.rows)  # rows of K elements; those of a come from L2
-    free = SHARED_BYTES // config.blocks - (4 * config.cluster * share if config.cluster > 1 else 0)
-    most_stages = free // ((config.m + config.n) * config.k) - 1
+    held = narrow(config.n, p.majors[0])
+    received = _received(config.m, held, config.cluster)
+    free = SHARED_BYTES // config.blocks - 4 * received - 1024 * (config.blocks > 1)
+    most_stages = free // ((config.m + held) * config.k) - 1
     if most_stages < 1:
         return math.inf
     in_flight = min(most_stages, max(1, p.steps(config) / config.cluster)) * loaded * config.k
@@ -189,7 +206,7 @@ def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int
     waves, rest = divmod(tiles, slots)
     time = waves * wave(slots) + (wave(rest) if rest else 0)
     if config.cluster > 1:
-        time += -(-tiles // slots) * (_ALONE + config.cluster * share / _SUMMED)
+        time += -(-tiles // slots) * (_ALONE + received / _SUMMED)
     lines = config.m * (1 + p.split_lines[1]) + min(config.n, p.rows) * (1 + p.split_lines[0])
     time = max(time, tiles * p.k * p.itemsize * lines / _LINES)
     return time + p.batch * p.rows * p.columns / _WRITTEN
@@ -210,13 +227,13 @@ def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
                         yield SwappedConfig(m, n, cluster, blocks, k, first=first)
 
 
-# Operands of any alignment: fitted to the times of 33 products on an H200 and an H100, in
-# nanoseconds.
-_LAUNCHED, _TILES, _REDUCED = 4170, 2135, 889  # of all; of a tile; of halving a cluster's sums
-_ROUND, _CHUNK = 734, 53  # of a stage, and of each chunk that a thread moves
-_STAGED, _STORED = 27.3, 1200  # bytes per nanosecond and SM; elements of the result
-_READ = 5450  # bytes per nanosecond from DRAM
-_COPY, _COPIED = 2900, 1530  # of a launch; bytes of an operand, each read and written
+# Operands of any alignment, in nanoseconds.
+_LAUNCHED, _TILES, _REDUCED = 3910, 566, 578  # of all; of a tile; of a cluster's tile
+_MIXED = 1.21  # factor on a stage whose second operand alone is contiguous along M or N
+_ROUND, _CHUNK = 287, 231  # of a stage, and of each chunk that a thread moves
+_STAGED, _STORED = 33.5, 1140  # bytes per nanosecond and SM; elements of the result
+_READ = 8810  # bytes per nanosecond from DRAM
+_COPY, _COPIED = 3160, 1380  # of a launch; bytes of an operand, each read and written
 
 
 def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: int) -> float:
@@ -227,20 +244,21 @@ def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: 
     """
     p = problem if config.first == "a" else problem.swapped
     n = unaligned_extent(config.n, p.majors[1])
-    share = WGMMA_ROWS * n // shares_of(n, config.cluster) * (config.cluster > 1)
-    parts = 4 * config.cluster * share
-    if SHARED_BYTES // 2 - 1024 - parts < 2 * (WGMMA_ROWS + n) * config.k:
+    received = _received(WGMMA_ROWS, n, config.cluster)
+    if SHARED_BYTES // 2 - 1024 - 4 * received < 2 * (WGMMA_ROWS + n) * config.k:
         return math.inf
     blocks = -(-p.rows // WGMMA_ROWS) * -(-p.columns // n) * p.batch * config.cluster
     most = 2 if n <= 64 else 1  # that share an SM
-    slots = sms * AT_ONCE[config.cluster] // 132 * config.cluster * most
+    slots = _at_once(config.cluster, sms) * config.cluster * most
     chunks = config.k // 64 + -(-n * config.k // 4096)
     staged = min(most, -(-blocks // sms)) * (WGMMA_ROWS + n) * config.k
     stage = max(_ROUND + _CHUNK * chunks, staged / _STAGED)
+    if p.majors == ("K", "MN"):
+        stage *= _MIXED
     stages = -(-p.steps(config) // config.cluster)
     tile = stages * stage + _TILES
     if config.cluster > 1:
-        tile += _REDUCED + config.cluster * share / _SUMMED
+        tile += _REDUCED + received / _SUMMED
     time = _LAUNCHED + -(-blocks // slots) * tile + p.batch * p.rows * p.columns / _STORED
     return time + p.batch * (p.rows + p.columns) * p.k * p.itemsize / _READ
 

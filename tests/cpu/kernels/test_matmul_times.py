@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from numba_tma.kernels.matmul.choice import MatmulProblem, choose
 from numba_tma.kernels.matmul.plan import Config, SwappedConfig, UnalignedConfig
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "results" / "matmul_times.json"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+FILES = ("matmul_times_h200.json", "matmul_times_h100.json")
 CASE = r"(\w+) (\d+) x (\d+) x (\d+), (\w)(\w)"
 KINDS = {kind.__name__: kind for kind in (Config, SwappedConfig, UnalignedConfig)}
 SMS = 132
@@ -39,19 +41,25 @@ def without_group(config):
     return replace(config, group=Config.group) if isinstance(config, Config) else config
 
 
-MEASURED = {
-    row["case"]: {eval(run, KINDS): us for run, us in row["us"].items() if run != "cuBLAS"}
-    for row in json.loads(FILE.read_text())["rows"]
-}
+def measured(file):
+    """Return the times of a file by case and configuration."""
+    return {
+        row["case"]: {eval(run, KINDS): us for run, us in row["us"].items() if run != "cuBLAS"}
+        for row in json.loads((RESULTS / file).read_text())["rows"]
+    }
 
 
-def test_chosen_configurations_are_among_the_fastest():
-    """Of those that were measured, by 4 % in the mean; two measurements of one differ by 3 %."""
+@pytest.mark.parametrize(("file", "cases"), zip(FILES, (127, 99)))
+def test_chosen_configurations_are_among_the_fastest(file, cases):
+    """Of those that were measured. Another measurement of one differs by 3 %.
+
+    On the H200 the kernels whose clusters add up K were others, and are not in the file.
+    """
     slower = []
-    for case, runs in MEASURED.items():
+    for case, runs in measured(file).items():
         chosen = without_group(choose(problem_of(case), SMS))
         if chosen in runs:
             slower.append(math.log(runs[chosen] / min(runs.values())))
-    assert len(MEASURED) == 127 and len(slower) >= 110
+    assert len(measured(file)) == cases and len(slower) >= 0.75 * cases
     assert math.exp(np.mean(slower)) < 1.045
     assert np.mean(np.array(slower) < math.log(1.1)) > 0.85
