@@ -121,15 +121,17 @@ class MatmulProblem:
 # Fitted, as the constants below, to 4,700 times of 226 products on an H200 and an H100
 # (`matmul_times_*.json`); in cycles of 1.6 GHz.
 # Bytes per cycle: an SM's shared memory, DRAM, and the split-K reduction.
-_SHARED, _DRAM, _PARTS = 119, 1890, 2240
-_LATENCY = 2970  # cycles from a load's issue to the full stage
-_FIRST, _SECOND_KERNEL = 1050, 5020  # cycles until the first load arrives; of a second launch
-_CLUSTER = 847  # cycles until the blocks of a cluster have met
-_ARRIVING = 20.8  # bytes of the first stage per cycle
-_STAGE, _TILE, _COLUMN = 424, 445, 16.7  # cycles of a stage at least; of a tile, and its columns
-_L2 = 20500  # bytes per cycle, of whole lines
-_POWER = 1.7  # of the times of SMs, DRAM and L2, whose sum is the power of the whole time
-_ALIGNED = 3300  # nanoseconds of a launch
+_SHARED, _DRAM, _PARTS = 128, 1860, 2210
+_LATENCY = 2960  # cycles from a load's issue to the full stage
+_FIRST, _SECOND_KERNEL = 940, 5180  # cycles until the first load arrives; of a second launch
+_CLUSTER = 979  # cycles until the blocks of a cluster have met
+_SHORT = 0.00199  # fraction of a stage and column that short rows of b's boxes take longer
+_WAITING = 0.86  # fraction of the columns' time that one epilogue tile in flight adds
+_ARRIVING = 19.1  # bytes of the first stage per cycle
+_STAGE, _TILE, _COLUMN = 408, 478, 16.9  # cycles of a stage at least; of a tile, and its columns
+_L2 = 17500  # bytes per cycle, of whole lines
+_POWER = 1.79  # of the times of SMs, DRAM and L2, whose sum is the power of the whole time
+_ALIGNED = 3270  # nanoseconds of a launch
 
 
 def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
@@ -141,7 +143,10 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     written = m + n
     read = m + m // 64 * n  # each warpgroup reads its rows of a, and all of b
     stage = max((written + read) / _SHARED * config.k, _STAGE)
-    tile = -(-p.steps(config) // config.splits) * stage + _TILE + _COLUMN * max(n, 64)
+    short = p.majors[1] == "MN" and n % 64 > 0  # rows of b's boxes are half a line, or less
+    stage *= 1 + short * _SHORT * n
+    column = _COLUMN * (1 + (config.out_stages == 1) * _WAITING)
+    tile = -(-p.steps(config) // config.splits) * stage + _TILE + column * max(n, 64)
     elements = p.batch * p.rows * p.columns
     factors = p.batch * (p.rows + p.columns) * p.k * p.itemsize
     loaded = (min(m, p.rows) + min(n, p.columns)) * config.k
@@ -151,7 +156,7 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     rate = min(_DRAM, busy * in_flight / _LATENCY)
     first = _FIRST + (m + n) * config.k / _ARRIVING + (config.blocks > 1) * _CLUSTER
     lines = min(down, p.rows) * (1 + p.split_lines[0])
-    lines += min(right, p.columns) * (1 + p.split_lines[1])
+    lines += min(right, p.columns) * (1 + max(short, p.split_lines[1]))
     from_l2 = clusters // config.splits * lines * p.k * p.itemsize / _L2
     from_dram = (factors + elements * p.out_itemsize) / rate
     times = first + waves * tile, from_dram, from_l2
@@ -162,13 +167,13 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
 
 
 # Few rows or columns.
-_STREAM, _PORT = 3220, 72.3  # bytes per nanosecond: DRAM; what one SM takes
-_IN_FLIGHT = 1640  # nanoseconds from a load's issue to the full stage
-_ALONE = 601  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
-_SUMMED = 2.69  # sums that a block receives per nanosecond
-_LINES = 8380  # bytes per nanosecond from L2, of rows that begin inside of lines
-_WRITTEN = 148  # elements of the result per nanosecond
-_NARROW = 4980  # nanoseconds of a launch
+_STREAM, _PORT = 3260, 71.9  # bytes per nanosecond: DRAM; what one SM takes
+_IN_FLIGHT = 1570  # nanoseconds from a load's issue to the full stage
+_ALONE = 480  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
+_SUMMED = 2.47  # sums that a block receives per nanosecond
+_LINES = 8560  # bytes per nanosecond from L2, of rows that begin inside of lines
+_WRITTEN = 147  # elements of the result per nanosecond
+_NARROW = 4900  # nanoseconds of a launch
 
 
 def _at_once(cluster: int, sms: int) -> int:
@@ -219,21 +224,21 @@ def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
     if problem.splittable and few <= FEW:
         for parts in (1, 2) if few > 32 else (1,):
             for cluster in AT_ONCE:
-                # 16 columns more easily divide into shares than 8.
-                for step in (8, 16) if cluster > 1 and few > 8 else (8,):
-                    n = -(-few // (step * parts)) * step
+                # Multiples of 16 have more shares than those of 8 alone.
+                steps = (8, 16) if cluster > 1 and few > 8 else (8,)
+                for n in sorted({-(-few // (step * parts)) * step for step in steps}):
                     long = 512 if n <= 16 else 256  # faster, where five such stages fit
                     for m, blocks, k in ((64, 1, long), (64, 2, 256), (128, 1, 256)):
                         yield SwappedConfig(m, n, cluster, blocks, k, first=first)
 
 
 # Operands of any alignment, in nanoseconds.
-_LAUNCHED, _TILES, _REDUCED = 3910, 566, 578  # of all; of a tile; of a cluster's tile
+_LAUNCHED, _TILES, _REDUCED = 4000, 585, 360  # of all; of a tile; of a cluster's tile
 _MIXED = 1.21  # factor on a stage whose second operand alone is contiguous along M or N
-_ROUND, _CHUNK = 287, 231  # of a stage, and of each chunk that a thread moves
+_ROUND, _CHUNK = 289, 227  # of a stage, and of each chunk that a thread moves
 _STAGED, _STORED = 33.5, 1140  # bytes per nanosecond and SM; elements of the result
-_READ = 8810  # bytes per nanosecond from DRAM
-_COPY, _COPIED = 3160, 1380  # of a launch; bytes of an operand, each read and written
+_READ = 9090  # bytes per nanosecond from DRAM
+_COPY, _COPIED = 3240, 1380  # of a launch; bytes of an operand, each read and written
 
 
 def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: int) -> float:

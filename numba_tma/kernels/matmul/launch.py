@@ -42,6 +42,7 @@ from numba_tma.kernels.matmul.operands import (
     elements,
     is_one,
     loadable_axis,
+    major_axis,
     map_source,
     padded,
 )
@@ -117,7 +118,7 @@ class MatmulCall:
             splittable=accumulator_of(self.a.dtype).is_float,
             split_lines=(_splits_lines(loaded[0]), _splits_lines(loaded[1])),
             copied=tuple(m.nbytes for m, found in zip(factors, loaded) if not found and m.size),
-            majors=(contiguous_axis(factors[0])[1], contiguous_axis(factors[1])[1]),
+            majors=(major_axis(factors[0]), major_axis(factors[1])),
         )
 
     def __str__(self) -> str:

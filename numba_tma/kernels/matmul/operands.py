@@ -181,6 +181,11 @@ def loadable_axis(
     return None
 
 
+def major_axis(operand: Array) -> str:
+    """Return the major axis that `as_operand` gives an operand: "K" or "MN"."""
+    return contiguous_axis(operand)[1] if operand.dtype.name in MN_MAJOR else "K"
+
+
 def as_operand(
     operand: Array,
     stream: StreamLike,
