@@ -50,4 +50,4 @@ def test_forms_that_do_not_fit():
     with pytest.raises(
         ValueError, match="and two of them do not fit into the 0 B.* a smaller cluster"
     ):
-        swapped_form(config=SwappedConfig(128, 128, 8))
+        swapped_form(config=SwappedConfig(128, 104, 8))  # 13 times 8 columns have no shares

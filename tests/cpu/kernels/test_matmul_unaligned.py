@@ -61,6 +61,6 @@ def test_loads_of_several_chunks_are_under_way_together():
 
 def test_forms_that_do_not_fit():
     with pytest.raises(ValueError, match=r"two of them do not fit into the .* n, k or cluster"):
-        unaligned_form(config=UnalignedConfig("a", 128, 8))
+        unaligned_form(config=UnalignedConfig("a", 104, 8))
     with pytest.raises(ValueError, match="whose kernel reads f16 and bf16, but a is e4m3"):
         unaligned_form("e4m3")
