@@ -139,7 +139,6 @@ def instruction_function(
             return result.replace(pysig=parameters.replace(parameters=given))
 
     InstructionTemplate.__name__ = f"{function.__name__}_template"
-    typing_registry.register(InstructionTemplate)
     typing_registry.register_global(function, types.Function(InstructionTemplate))
     lowering_registry.lower(function, types.VarArg(types.Any))(lower)
     LOWERED.add(function)
@@ -290,7 +289,6 @@ def device_function(function: Callable[..., Any]) -> Callable[..., Any]:
         def call_body(self, args: Any, kws: Any) -> Any:
             return body.signature(self.context, args, kws)
 
-    typing_registry.register(BodyTemplate)
     typing_registry.register_global(function, types.Function(BodyTemplate))
     lowering_registry.lower(function, types.VarArg(types.Any))(body.call)
     return function
