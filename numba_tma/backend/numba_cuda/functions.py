@@ -38,7 +38,11 @@ def compile_target() -> str:
     capability = config.FORCE_CUDA_CC
     if flags is None or capability:
         return target_of(capability or (9, 0, "a"))
-    capability = tuple(flags.compute_capability)
+    return _own_or_given(tuple(flags.compute_capability))
+
+
+@functools.cache
+def _own_or_given(capability: tuple[Any, ...]) -> str:
     own = len(capability) == 2 and TMA.on(capability)
     return target_of((*capability, "a") if own else capability)
 
