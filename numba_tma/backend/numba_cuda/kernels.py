@@ -79,7 +79,7 @@ def _annotate_tensor_maps(function: Any) -> None:
         cgutils.get_or_insert_named_metadata(module, "nvvm.annotations").add(annotation)
 
 
-def parameter_sizes(kernel: Any) -> tuple[int, ...]:
+def parameter_sizes(kernel: dispatcher._Kernel) -> tuple[int, ...]:
     """Return the bytes of each parameter of a compiled kernel."""
     function = kernel._codelibrary.get_function(kernel.entry_name)
     return tuple(_nbytes(_passed(argument)) for argument in function.args)

@@ -10,7 +10,7 @@ import functools
 import inspect
 import operator
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -144,8 +144,12 @@ _BY_PLACE = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_
 
 
 def _fold_arguments(
-    pysig: inspect.Signature, args: Any, kws: Any, normal: Callable[..., Any], *others: Any
-) -> tuple[Any, ...]:
+    pysig: inspect.Signature,
+    args: Sequence[object],
+    kws: Mapping[str, object] | Sequence[tuple[str, object]],
+    normal: Callable[..., object],
+    *others: Callable[..., object],
+) -> tuple[object, ...]:
     """Return a call's arguments as a function takes them; Numba binds those given in order, too."""
     parameters = pysig.parameters.values()
     if kws or len(args) != len(parameters) or any(p.kind not in _BY_PLACE for p in parameters):
@@ -230,7 +234,7 @@ def _add_variables(self: ir.Inst, value: Any, found: list[ir.Var]) -> None:
         found += _list(self, value)
 
 
-def _add_variables_of(self: ir.Inst, parts: Iterable[Any], found: list[ir.Var]) -> None:
+def _add_variables_of(self: ir.Inst, parts: Iterable[object], found: list[ir.Var]) -> None:
     for part in parts:
         kind = type(part)
         if kind is ir.Var:
