@@ -19,8 +19,8 @@ from tests.kernels.golden_kernels import GOLDENS
 from tests.kernels.shipped_kernels import SHIPPED
 from tests.tiers import quick
 
-#: A ring, roles with registers, a line of warps, a cluster, and numbers of all sizes.
-QUICK = ("copy_tiles", "kv_pipeline", "rmsnorm_1024", "launch_control")
+#: A ring, one of roles, no ring, and a ring of a cluster.
+QUICK = ("copy_tiles", "kv_pipeline", "rmsnorm_1024", "ring_cluster_2x1")
 
 
 def sizes_in(ptx):
