@@ -336,6 +336,7 @@ ConstraintNetwork.propagate = _propagate_constraints
 _replace = nvvm.llvm_replace
 _modules = CUDACodeLibrary.modules.fget
 _compile_ir = nvvm.compile_ir
+_make = CUDACodeLibrary.__init__
 
 
 def _replace_where_found(llvmir: str) -> str:
@@ -362,6 +363,22 @@ def _compile_without_libdevice(llvmir: str | list[str], **options: object) -> by
     return unit.compile()
 
 
+class _InOrder(dict[CUDACodeLibrary, None]):
+    """A set in the order of additions, by which a kernel's code is the same in each process.
+
+    Numba's set has the order of addresses, and LLVM's choices depend on the order of functions.
+    """
+
+    def add(self, library: CUDACodeLibrary) -> None:
+        self[library] = None
+
+
+def _make_library(self: CUDACodeLibrary, *args: object, **kws: object) -> None:
+    _make(self, *args, **kws)
+    self._linking_libraries = _InOrder()
+
+
+CUDACodeLibrary.__init__ = _make_library
 nvvm.llvm_replace = _replace_where_found
 nvvm.compile_ir = _compile_without_libdevice
 CUDACodeLibrary.modules = property(_modules_once)

@@ -372,3 +372,20 @@ def test_arguments_are_folded_as_numba_does(function, args, kws):
 
     assert folded(templates.fold_arguments) == folded(shortcuts._fold)
     assert typing.fold_arguments is dispatcher.fold_arguments is templates.fold_arguments
+
+
+def test_modules_are_linked_in_the_order_of_calls():
+    codegen = cuda_target.target_context.codegen()
+
+    def library(name, callees=()):
+        made = codegen.create_library(name)
+        made.add_ir_module(made.create_ir_module(name))
+        for callee in callees:
+            made.add_linking_library(callee)
+        made.finalize()
+        return made
+
+    callees = [library(f"callee {i}") for i in range(40)]
+    caller = library("caller", [*callees, *callees])
+    named = [module.name for module in caller.modules]
+    assert named == ["caller", *(f"callee {i}" for i in range(40))]
