@@ -17,6 +17,7 @@ from numba_tma.host.annotations import StreamLike
 from numba_tma.host.backend import compiled_image
 from numba_tma.host.cache_files import warn_once
 from numba_tma.host.cluster_rules import check_grid, cluster_size
+from numba_tma.host.collections import without_collections
 from numba_tma.host.driver import (
     FORKED,
     compute_capability,
@@ -69,12 +70,17 @@ def _load(kernel: CachedKernel, arguments: tuple[Any, ...], key: str) -> LoadedK
             return LoadedKernel(image)
         except DriverError:  # of another driver, perhaps
             kernel_store.forget(key)
-    image = compiled_image(kernel.kernel, arguments)
+    image = _compiled(kernel, arguments)
     if image is None:
         return None
     found = LoadedKernel(image)
     kernel_store.keep(key, image)
     return found
+
+
+@without_collections
+def _compiled(kernel: CachedKernel, arguments: tuple[Any, ...]) -> KernelImage | None:
+    return compiled_image(kernel.kernel, arguments)
 
 
 class StoredKernel(ABC):

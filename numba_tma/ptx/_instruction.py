@@ -66,6 +66,7 @@ CacheHint: TypeAlias = "int | None"  #: a `CachePolicy`, or a result of createpo
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONAL = re.compile(r"<(\w+):([^<>]*)>")
+_OPERAND = re.compile(r"\{(\w+)\}")
 
 
 #: The first PTX ISA of a form, and what has it: 90 and newer, "90a" alone, or a set of targets.
@@ -131,7 +132,7 @@ class Instruction:
         """Return the PTX instruction with `operands` in place."""
         kept = _OPTIONAL.sub(lambda m: m[2] if m[1] in given else "", self.template)
         texts = {n: str(default) for n, default in self.defaults.items()} | operands
-        names = re.sub(r"\{(\w+)\}", lambda m: texts[m[1]], kept)
+        names = _OPERAND.sub(lambda m: texts[m[1]], kept)
         return names.replace("RANK", str(rank))
 
     @property
@@ -139,8 +140,7 @@ class Instruction:
         """The PTX with operands by name, choices as ``<name>`` and optional text in braces."""
 
         def named(text: str) -> str:
-            shown = {name: f"<{name}>" for name in self.choices}
-            return re.sub(r"\{(\w+)\}", lambda m: shown.get(m[1], m[1]), text)
+            return _OPERAND.sub(lambda m: f"<{m[1]}>" if m[1] in self.choices else m[1], text)
 
         parts = _OPTIONAL.split(self.template)  # text, operand, optional text, text, ...
         optional = [f"{{{named(part)}}}" for part in parts[2::3]]
@@ -226,19 +226,25 @@ def instruction(
     """
 
     def decorate(body: F) -> F:
-        signature = inspect.signature(body)
-        parameters = signature.parameters
+        # Read from the function, as its signature takes ten times as long; there are 300 rows.
+        annotations = body.__annotations__
+        kinds = {
+            n: kind.removesuffix(" | None") for n, kind in annotations.items() if n != "return"
+        }
+        positional = body.__code__.co_varnames[: body.__code__.co_argcount]
+        given = body.__defaults__ or ()
         row = Instruction(
             body.__name__,
             template,
             isa,
             as_targets(sm),
-            {n: str(p.annotation).removesuffix(" | None") for n, p in parameters.items()},
-            {n: p.default for n, p in parameters.items() if p.default is not p.empty},
-            {n: values for n, p in parameters.items() if (values := _choices(p, body))},
+            kinds,
+            dict(zip(positional[len(positional) - len(given) :], given))
+            | (body.__kwdefaults__ or {}),
+            {n: values for n, kind in kinds.items() if (values := _choices(kind, body))},
             {tag: (first, as_targets(of)) for tag, (first, of) in (since or {}).items()},
             apart,
-            str(signature.return_annotation),
+            annotations["return"],
             body.__module__.rpartition(".")[2],
             ranks,
             pure,
@@ -345,15 +351,14 @@ def _versions(row: Instruction) -> str:
         shown = f"sm_{targets.since}" if targets.since is not None else str(targets)
         return f"PTX ISA {isa[0]}.{isa[1]}, {shown}"
 
-    tags = {tag for form in row.forms() for tag in form.tags}
+    tags = {tag for form in row.forms() for tag in form.tags} if row.since else set()
     newer = [f"{tag}: {version(*since)}" for tag, since in row.since.items() if tag in tags]
     return "; ".join([f"At least {version(row.isa, row.targets)}", *newer]) + "."
 
 
-def _choices(parameter: inspect.Parameter, body: Callable[..., Any]) -> tuple[Any, ...]:
+def _choices(kind: str, body: Callable[..., Any]) -> tuple[Any, ...]:
     """Return the values of a parameter annotated with an alias of ``Literal``, else ()."""
-    name = str(parameter.annotation).removesuffix(" | None")
-    alias = body.__globals__.get(name)
+    alias = body.__globals__.get(kind)
     return get_args(alias) if get_origin(alias) is Literal else ()
 
 

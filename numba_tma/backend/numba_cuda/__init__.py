@@ -10,7 +10,8 @@
 - `body_compiler`, `body_lowering`, `translation`, `shortcuts`: short compiles;
 - `initialization`: threads wait for the driver's initialisation;
 - `cache`: the library's part of the disk cache's key;
-- `images`, `targeting`: kernels compiled for the cache and for `export`, which nothing loads.
+- `images`, `targeting`: kernels compiled for the cache and for `export`, which nothing loads;
+- `symbols`: such kernels without PTX.
 
 The simulator runs none of these modules: there, the same functions and classes are ordinary Python.
 """

@@ -126,7 +126,9 @@ class LeanLower(CUDALower):
             for block in self.blocks.values()
             for assign in block.find_insts(ir.Assign)
         )
-        used = set().union(*compute_use_defs(self.blocks).usemap.values())
+        used: set[str] = set()
+        if len(self.blocks) > 1:
+            used.update(*compute_use_defs(self.blocks).usemap.values())
         kept = {name for name, count in counts.items() if count == 1 and name not in used}
         self._singly_assigned_vars = kept - set(must_use_alloca(self.blocks))
         self._blk_local_varmap: dict[str, llvm.Value] = {}

@@ -165,7 +165,6 @@ def simulator_only(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _register(function: Callable[..., Any], template: type, lower: Callable[..., Any]) -> None:
-    typing_registry.register(template)
     typing_registry.register_global(function, types.Function(template))
     lowering_registry.lower(function, types.VarArg(types.Any))(lower)
 

@@ -38,7 +38,11 @@ def compile_target() -> str:
     capability = config.FORCE_CUDA_CC
     if flags is None or capability:
         return target_of(capability or (9, 0, "a"))
-    capability = tuple(flags.compute_capability)
+    return _own_or_given(tuple(flags.compute_capability))
+
+
+@functools.cache
+def _own_or_given(capability: tuple[Any, ...]) -> str:
     own = len(capability) == 2 and TMA.on(capability)
     return target_of((*capability, "a") if own else capability)
 
@@ -139,7 +143,6 @@ def instruction_function(
             return result.replace(pysig=parameters.replace(parameters=given))
 
     InstructionTemplate.__name__ = f"{function.__name__}_template"
-    typing_registry.register(InstructionTemplate)
     typing_registry.register_global(function, types.Function(InstructionTemplate))
     lowering_registry.lower(function, types.VarArg(types.Any))(lower)
     LOWERED.add(function)
@@ -290,7 +293,6 @@ def device_function(function: Callable[..., Any]) -> Callable[..., Any]:
         def call_body(self, args: Any, kws: Any) -> Any:
             return body.signature(self.context, args, kws)
 
-    typing_registry.register(BodyTemplate)
     typing_registry.register_global(function, types.Function(BodyTemplate))
     lowering_registry.lower(function, types.VarArg(types.Any))(body.call)
     return function

@@ -10,6 +10,7 @@ from numba import cuda
 from numba.cuda.dispatcher import _Kernel
 
 from numba_tma.backend.numba_cuda.requirements import check_registers, requirements_of
+from numba_tma.backend.numba_cuda.symbols import reads_llvm
 from numba_tma.host import debug
 from numba_tma.host.environment import racing
 from numba_tma.host.launch_rules import Requirements
@@ -98,7 +99,8 @@ def _adapt_launches(kernel: Any) -> None:
         kernel._prepare_args = functools.partial(_prepare_argument, kernel._prepare_args)
     guards: list[Callable[..., Any]] = []
     needs = requirements_of(kernel)
-    check_registers(kernel._codelibrary.get_asm_str())
+    if not reads_llvm():
+        check_registers(kernel._codelibrary.get_asm_str())
     if needs.blocks or needs.line or needs.cluster:
         guards.append(lambda launch, *rest: _check(launch, needs, *rest))
     if needs.watched:

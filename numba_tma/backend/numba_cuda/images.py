@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from numba.core import types
 from numba.cuda.core import sigutils
 from numba.cuda.dispatcher import _Kernel
 
+from numba_tma.backend.numba_cuda.functions import is_of_library
+from numba_tma.backend.numba_cuda.kernels import parameter_sizes
 from numba_tma.backend.numba_cuda.launches import (
     compiled_for,
     is_kernel,
@@ -18,11 +21,8 @@ from numba_tma.backend.numba_cuda.launches import (
     typeof,
 )
 from numba_tma.backend.numba_cuda.registration import register_declared
-from numba_tma.backend.numba_cuda.requirements import (
-    has_dynamic_shared,
-    parameter_sizes,
-    requirements_of,
-)
+from numba_tma.backend.numba_cuda.requirements import has_dynamic_shared, requirements_of
+from numba_tma.backend.numba_cuda.symbols import without_ptx
 from numba_tma.backend.numba_cuda.targeting import compiling_for
 from numba_tma.host.annotations import Kernel, Signature
 from numba_tma.host.dtypes import name_of
@@ -50,7 +50,9 @@ def compile_image(kernel: Kernel, arguments: tuple[Any, ...]) -> KernelImage | N
     if not is_kernel(kernel):
         raise TypeError(f"{kernel!r} is no kernel: a cached one is a function under @cuda.jit")
     register_declared()
-    compiled = _compiled(kernel, arguments)
+    # What is checked in the PTX of others, tests hold for the library's kernels.
+    with without_ptx() if is_of_library(kernel.py_func) else nullcontext():
+        compiled = _compiled(kernel, arguments)
     if _bound_to_process(compiled):
         return None
     return _image(compiled, 0)
@@ -116,7 +118,7 @@ def _image(compiled: _Kernel, shared: int) -> KernelImage:
         name=compiled.py_func.__name__,
         entry=compiled.entry_name,
         arguments=tuple(inspect.signature(compiled.py_func).parameters),
-        sizes=parameter_sizes(library.get_asm_str(), compiled.entry_name),
+        sizes=parameter_sizes(compiled),
         requirements=requirements_of(compiled),
         cooperative=bool(compiled.cooperative),
         code=bytes(library.get_cubin().code),

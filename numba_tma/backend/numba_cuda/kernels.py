@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import llvmlite.binding
 from llvmlite import ir
 from numba.cuda import cgutils, compiler, dispatcher
 from numba.cuda.core import targetconfig
 from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadrv import nvvm
+from numba.cuda.descriptor import cuda_target
 
 from numba_tma.backend.numba_cuda.facts import COMPILING, facts_of
 from numba_tma.backend.numba_cuda.functions import (
@@ -79,6 +79,17 @@ def _annotate_tensor_maps(function: Any) -> None:
         cgutils.get_or_insert_named_metadata(module, "nvvm.annotations").add(annotation)
 
 
+def parameter_sizes(kernel: dispatcher._Kernel) -> tuple[int, ...]:
+    """Return the bytes of each parameter of a compiled kernel."""
+    function = kernel._codelibrary.get_function(kernel.entry_name)
+    return tuple(_nbytes(_passed(argument)) for argument in function.args)
+
+
+def _passed(argument: ir.Argument) -> ir.Type:
+    by_value = isinstance(argument.attributes, _GridConstant)
+    return argument.type.pointee if by_value else argument.type
+
+
 def _check_shared_sum(function: Any) -> None:
     """Raise if a kernel's shared memory, the library's and the user's, exceeds the block's."""
     variables = [g for g in function.module.global_values if _in_shared_memory(g)]
@@ -90,7 +101,7 @@ def _check_shared_sum(function: Any) -> None:
             if gap:
                 parts[f"alignment of {i}."] = gap
             what = getattr(variable, "what", "cuda.shared.array")
-            parts[f"{i}. {what}"] = _nbytes(variable)
+            parts[f"{i}. {what}"] = _nbytes(variable.type.pointee)
         _check_sum("the kernel", parts, facts.shared_limit, facts.target)
 
 
@@ -98,9 +109,8 @@ def _in_shared_memory(variable: Any) -> bool:
     return isinstance(variable, ir.GlobalVariable) and variable.addrspace == nvvm.ADDRSPACE_SHARED
 
 
-def _nbytes(variable: Any) -> int:
-    layout = llvmlite.binding.create_target_data(nvvm.NVVM().data_layout)
-    return int(variable.type.pointee.get_abi_size(layout))
+def _nbytes(llvm_type: ir.Type) -> int:
+    return int(llvm_type.get_abi_size(cuda_target.target_context.target_data))
 
 
 def _annotate_cluster(function: Any) -> None:

@@ -107,7 +107,6 @@ def refuse_calls(subject: Any) -> None:
         def generic(self, args: Any, kws: Any) -> Any:
             raise TypingError(call_refusal(subject.__name__))
 
-    typing_registry.register(RefusedTemplate)
     typing_registry.register_global(subject, types.Function(RefusedTemplate))
 
 
@@ -145,7 +144,6 @@ def _register_constructor(cls: type, description: Description) -> None:
                 )
             )
 
-    typing_registry.register(ConstructorTemplate)
     typing_registry.register_global(cls, types.Function(ConstructorTemplate))
 
     @lowering_registry.lower(cls, types.VarArg(types.Any))

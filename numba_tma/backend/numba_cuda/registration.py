@@ -18,6 +18,7 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.dispatcher import CUDADispatcher
 
 from numba_tma.backend import interface
+from numba_tma.host.collections import without_collections
 from numba_tma.host.environment import racing
 from numba_tma.host.host_only import HOST_ONLY
 
@@ -50,6 +51,7 @@ def register_subjects() -> None:
 
 
 @global_compiler_lock
+@without_collections
 def register_declared() -> None:
     """Register all declarations since the last walk, with their lowerings."""
     global _lowered

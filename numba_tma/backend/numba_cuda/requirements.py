@@ -1,9 +1,10 @@
 """The requirements of a compiled kernel on its launches, written into its PTX and read from it.
 
-A kernel from the disk cache is its PTX and nothing else, so its requirements are kept in the PTX,
-in the names of its shared variables. A name costs nothing. A comment needs an assembler statement,
-which LLVM may not move, and which splits the basic block around it. Clusters and setmaxnreg are
-directives and instructions of the PTX. No other module of the library reads PTX.
+A kernel from numba-cuda's cache is its PTX and nothing else, so its requirements are kept in the
+PTX, in the names of its shared variables. A name costs nothing. A comment needs an assembler
+statement, which LLVM may not move, and which splits the basic block around it. Clusters and
+setmaxnreg are directives and instructions of the PTX. A kernel without PTX (`symbols`) states the
+same in LLVM's text, clusters by metadata. No other module of the library reads either text.
 """
 
 from __future__ import annotations
@@ -37,15 +38,17 @@ def requirements_of(kernel: Any) -> Requirements:
     return found
 
 
-def read(ptx: str) -> Requirements:
-    """Return the requirements that a kernel's PTX states."""
-    stated = set(re.findall(rf"\b{_PREFIX}(ring\d*|line)_", ptx))
-    cluster = re.search(r"\.reqnctapercluster (\d+), (\d+), (\d+)", ptx)
+def read(text: str) -> Requirements:
+    """Return the requirements that a kernel's PTX states, or its text of LLVM."""
+    # The search is for the plain prefix: a pattern that begins with `\b` takes 30 times as long.
+    stated = set(re.findall(rf"{_PREFIX}(?<!\w{_PREFIX})(ring\d*|line)_", text))
+    directive = re.search(r"\.reqnctapercluster (\d+), (\d+), (\d+)", text)
+    cluster = directive.groups() if directive else re.findall(r'"cluster_dim_\w", i32 (\d+)', text)
     return Requirements(
         blocks=frozenset(int(s[4:] or 0) for s in stated if s.startswith("ring")),
         line="line" in stated,
-        cluster=(int(cluster[1]), int(cluster[2]), int(cluster[3])) if cluster else None,
-        watched=debug.MARKER in ptx,
+        cluster=(int(cluster[0]), int(cluster[1]), int(cluster[2])) if cluster else None,
+        watched=debug.MARKER in text,
     )
 
 
@@ -83,15 +86,6 @@ def _check_register_sum(ptx: str) -> None:
             "waits for ever: ask for fewer, or let other warpgroups give back more by "
             "setmaxnreg_dec"
         )
-
-
-def parameter_sizes(ptx: str, entry: str) -> tuple[int, ...]:
-    """Return the bytes of each parameter of a kernel, as its PTX declares them."""
-    declared = re.search(rf"(?s)\.entry\s+{re.escape(entry)}\s*\((.*?)\)\s*[.{{]", ptx)
-    if declared is None:
-        raise RuntimeError(f"the PTX of {entry} declares no such kernel")
-    found = re.findall(r"\.param\s[^,]*?\.[busf](\d+)(?:\s[^,\[]*)?(?:\[(\d+)\])?", declared[1])
-    return tuple(int(count or 1) * int(bits) // 8 for bits, count in found)
 
 
 def has_dynamic_shared(ptx: str) -> bool:

@@ -10,13 +10,13 @@ import functools
 import inspect
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
 from llvmlite.ir import Module
 from numba.core import types
-from numba.cuda import lowering, utils
+from numba.cuda import dispatcher, lowering, typing, utils
 from numba.cuda.codegen import CUDACodeLibrary
 from numba.cuda.core import base, errors, ir, ir_utils, typeinfer
 from numba.cuda.core.postproc import PostProcessor, VariableLifetime
@@ -90,6 +90,33 @@ def _get_target_registry_once(self: templates._TemplateTargetHelperMixin, reason
 
 templates._TemplateTargetHelperMixin._get_target_registry = _get_target_registry_once
 
+# ------------------------------------------------------------------ implementations by types
+
+
+def _match_arguments(
+    self: base.OverloadSelector, formal_args: tuple[Any, ...], actual_args: tuple[Any, ...]
+) -> bool:
+    """Return whether an implementation is for these types: Numba calls a method for each type."""
+    if formal_args and isinstance(formal_args[-1], types.VarArg):
+        rest = len(actual_args) - len(formal_args) + 1
+        formal_args = formal_args[:-1] + (formal_args[-1].dtype,) * rest
+    if len(formal_args) != len(actual_args):
+        return False
+    for formal, actual in zip(formal_args, actual_args):
+        if formal is actual or formal is types.Any:
+            continue
+        if not isinstance(formal, type):
+            if formal != actual:
+                return False
+        elif not (
+            issubclass(actual, formal) if isinstance(actual, type) else isinstance(actual, formal)
+        ):
+            return False
+    return True
+
+
+base.OverloadSelector._match_arglist = _match_arguments
+
 # ------------------------------------------------------------------ isinstance of types
 
 # No class is registered as a virtual subclass of a type, which Numba's metaclass of types, an
@@ -97,7 +124,7 @@ templates._TemplateTargetHelperMixin._get_target_registry = _get_target_registry
 for _name in ("__instancecheck__", "__subclasscheck__"):
     setattr(type(types.Type), _name, getattr(type, _name))
 
-# ------------------------------------------------------------------ signatures of functions
+# ------------------------------------------------------------------ signatures and arguments
 
 _signature_once = functools.lru_cache(4096)(inspect.signature)
 
@@ -111,6 +138,26 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 utils.pysignature = _signature
+
+_fold = templates.fold_arguments
+_BY_PLACE = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+
+
+def _fold_arguments(
+    pysig: inspect.Signature,
+    args: Sequence[object],
+    kws: Mapping[str, object] | Sequence[tuple[str, object]],
+    normal: Callable[..., object],
+    *others: Callable[..., object],
+) -> tuple[object, ...]:
+    """Return a call's arguments as a function takes them; Numba binds those given in order, too."""
+    parameters = pysig.parameters.values()
+    if kws or len(args) != len(parameters) or any(p.kind not in _BY_PLACE for p in parameters):
+        return _fold(pysig, args, kws, normal, *others)
+    return tuple(normal(i, p, arg) for i, (p, arg) in enumerate(zip(parameters, args)))
+
+
+templates.fold_arguments = typing.fold_arguments = dispatcher.fold_arguments = _fold_arguments
 
 _has_loc = base._has_loc
 
@@ -178,15 +225,22 @@ def _add_variables(self: ir.Inst, value: Any, found: list[ir.Var]) -> None:
     if kind is ir.Var:
         found.append(value)
     elif kind is ir.Expr:
-        _add_variables(value, value._kws, found)
+        _add_variables_of(value, value._kws.values(), found)
     elif kind is dict:
-        for part in value.values():
-            _add_variables(self, part, found)
+        _add_variables_of(self, value.values(), found)
     elif kind is list or kind is tuple:
-        for part in value:
-            _add_variables(self, part, found)
+        _add_variables_of(self, value, found)
     elif kind not in _WITHOUT_VARIABLES:
         found += _list(self, value)
+
+
+def _add_variables_of(self: ir.Inst, parts: Iterable[object], found: list[ir.Var]) -> None:
+    for part in parts:
+        kind = type(part)
+        if kind is ir.Var:
+            found.append(part)
+        elif kind not in _WITHOUT_VARIABLES:
+            _add_variables(self, part, found)
 
 
 def _list_of_statement(statement: ir.Stmt) -> list[ir.Var]:
@@ -282,6 +336,7 @@ ConstraintNetwork.propagate = _propagate_constraints
 _replace = nvvm.llvm_replace
 _modules = CUDACodeLibrary.modules.fget
 _compile_ir = nvvm.compile_ir
+_make = CUDACodeLibrary.__init__
 
 
 def _replace_where_found(llvmir: str) -> str:
@@ -308,6 +363,22 @@ def _compile_without_libdevice(llvmir: str | list[str], **options: object) -> by
     return unit.compile()
 
 
+class _InOrder(dict[CUDACodeLibrary, None]):
+    """A set in the order of additions, by which a kernel's code is the same in each process.
+
+    Numba's set has the order of addresses, and LLVM's choices depend on the order of functions.
+    """
+
+    def add(self, library: CUDACodeLibrary) -> None:
+        self[library] = None
+
+
+def _make_library(self: CUDACodeLibrary, *args: object, **kws: object) -> None:
+    _make(self, *args, **kws)
+    self._linking_libraries = _InOrder()
+
+
+CUDACodeLibrary.__init__ = _make_library
 nvvm.llvm_replace = _replace_where_found
 nvvm.compile_ir = _compile_without_libdevice
 CUDACodeLibrary.modules = property(_modules_once)

@@ -17,7 +17,8 @@ from typing import Any
 
 from numba.cuda.compiler import CUDABytecodeInterpreter
 from numba.cuda.core import interpreter, ir
-from numba.cuda.core.bytecode import FunctionIdentity
+from numba.cuda.core.bytecode import ByteCode, ByteCodeInst, FunctionIdentity
+from numba.cuda.core.byteflow import Flow, State, TraceRunner
 from numba.cuda.core.compiler import StateDict
 from numba.cuda.core.consts import ConstantInference
 
@@ -39,6 +40,36 @@ class _BodyInterpreter(CUDABytecodeInterpreter):
 
     def post_process(self, peepholes: list[Callable[..., Any]], func_ir: ir.FunctionIR) -> Any:
         return super().post_process([p for p in peepholes if p in _PEEPHOLES], func_ir)
+
+
+_run_handle_exception = Flow._run_handle_exception
+
+
+def _go_on(self: Flow, runner: TraceRunner, state: State) -> bool | None:
+    """Go on to the next instruction, in a function without ``try`` and ``with``.
+
+    Numba looks for both at each instruction. They have exception entries.
+    """
+    if self._bytecode.exception_entries or state._blockstack or state._blockstack_initial:
+        return _run_handle_exception(self, runner, state)
+    state.advance_pc()
+    return None
+
+
+Flow._run_handle_exception = _go_on
+
+
+def _without_caches(bytecode: ByteCode) -> ByteCode:
+    """Leave out the caches that follow instructions: two thirds, which Numba would trace."""
+    kept: dict[int, ByteCodeInst] = {}
+    before = bytecode.table[0]
+    for offset, instruction in bytecode.table.items():
+        if instruction.opname == "CACHE":
+            before.next = instruction.next
+        else:
+            kept[offset] = before = instruction
+    bytecode.table = kept
+    return bytecode
 
 
 class _IRPickler(pickle.Pickler):
@@ -110,5 +141,5 @@ def translate(state: StateDict) -> None:
     if known is not None and known.holds(function):
         state["func_ir"] = known.copy(identity)
         return
-    state["func_ir"] = func_ir = _BodyInterpreter(identity).interpret(state["bc"])
+    state["func_ir"] = func_ir = _BodyInterpreter(identity).interpret(_without_caches(state["bc"]))
     _TRANSLATIONS[function] = _Translation(func_ir) if function in _TRANSLATIONS else None

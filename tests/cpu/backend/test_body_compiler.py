@@ -1,20 +1,27 @@
 """What the compiler of bodies keeps between compiles, and what it must not change."""
 
 import gc
+import importlib
 import operator
 from types import FunctionType, SimpleNamespace
+from unittest import mock
 
 import pytest
 from llvmlite import ir as llvm
 from numba import cuda, types
 from numba.core.errors import TypingError
+from numba.cuda.compiler import CUDABytecodeInterpreter
 from numba.cuda.core import ir
+from numba.cuda.core.bytecode import ByteCode, FunctionIdentity
+from numba.cuda.core.byteflow import Flow
 from numba.cuda.core.typed_passes import IRLegalization, PreLowerStripPhis
 from numba.cuda.core.untyped_passes import DeadBranchPrune, GenericRewrites, ReconstructSSA
 
+from numba_tma.backend.compiler import register_declared
 from numba_tma.backend.interface import device_function
 from numba_tma.backend.numba_cuda import body_compiler, translation
 from numba_tma.backend.numba_cuda.body_lowering import FoldingBuilder
+from numba_tma.backend.numba_cuda.functions import FUNCTIONS
 from numba_tma.tools.testing import compile_ptx, instructions
 
 STEP = 3
@@ -53,6 +60,60 @@ def test_a_copied_translation_compiles_to_the_same():
     unsigned = types.Array(types.uint8, 1, "C")
     copied = compiled(add_steps, unsigned)
     assert compiled(fresh, unsigned) == copied and any("ld.global.u8" in one for one in copied)
+
+
+def translated(function, short):
+    """Return the IR of a function, by the library's translation or Numba's, and its bytecode."""
+    identity = FunctionIdentity.from_function(function)
+    bytecode = ByteCode(identity)
+    with mock.patch.object(
+        Flow, "_run_handle_exception", translation._go_on if short else numbas_step
+    ):
+        if short:
+            bytecode = translation._without_caches(bytecode)
+        func_ir = CUDABytecodeInterpreter(identity).interpret(bytecode)
+    return func_ir.dump_to_string(), bytecode
+
+
+numbas_step = translation._run_handle_exception
+
+
+def with_a_context(values):
+    with STEP:
+        values[0] = 1
+    return values
+
+
+def with_an_error(values):
+    for value in values:
+        if value:
+            raise ValueError("a value")
+    return values
+
+
+def test_a_short_translation_is_the_same():
+    importlib.import_module("numba_tma.kernels.attention.kernel")
+    register_declared()
+    bodies = sorted(FUNCTIONS, key=lambda f: (f.__module__, f.__qualname__))
+    assert len(bodies) > 200
+    for function in [*bodies[::20], add_steps, with_a_context, with_an_error]:
+        (was, long), (now, short) = translated(function, False), translated(function, True)
+        assert was == now
+        names = [instruction.opname for instruction in long if instruction.opname != "CACHE"]
+        assert names == [instruction.opname for instruction in short]
+
+
+def test_only_a_function_without_exceptions_is_traced_short(monkeypatch):
+    seen = []
+
+    def step(flow, runner, state):
+        seen.append(flow._bytecode.func_id.func)
+        return numbas_step(flow, runner, state)
+
+    monkeypatch.setattr(translation, "_run_handle_exception", step)
+    for function in (add_steps, with_a_context, with_an_error):
+        translated(function, True)
+    assert set(seen) == {with_a_context}
 
 
 def test_a_changed_global_is_translated_again(monkeypatch):

@@ -13,10 +13,12 @@ from unittest import mock
 
 import pytest
 from numba import cuda, types
-from numba.cuda.core import errors, ir
+from numba.cuda import dispatcher, typing
+from numba.cuda.core import base, errors, ir
 from numba.cuda.core.typeinfer import ConstraintNetwork
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
+from numba.cuda.typing import templates
 
 from numba_tma.backend.numba_cuda import shortcuts
 from numba_tma.tools.testing import compile_ptx, instructions
@@ -322,3 +324,68 @@ def test_kernels_without_the_library_compile_to_the_same():
             instructions(re.sub(r"_cudapy_smem_\d+", "shared", text)) for text in (other, one)
         )
         assert found == expected and len(found) > 30
+
+
+FORMAL = [types.int64, types.Integer, types.Any, types.Type, types.Array]
+FORMAL += [types.UniTuple(types.f4, 2)]
+ACTUAL = [types.int64, types.int32, types.Array(types.f4, 1, "C"), types.UniTuple(types.f4, 2)]
+ACTUAL += [types.Integer, types.Any]
+OPEN = types.VarArg(types.Any)
+
+
+def test_an_implementation_is_for_the_types_that_numba_finds():
+    selector = base.OverloadSelector()
+    for formal in FORMAL:
+        for actual in ACTUAL:
+            expected = bool(selector._match(formal, actual))
+            assert selector._match_arglist((formal,), (actual,)) is expected
+            assert selector._match_arglist((types.Any, formal), (actual, actual)) is expected
+            assert selector._match_arglist((types.VarArg(formal),), (actual,) * 2) is expected
+    assert not selector._match_arglist((types.int64,), ())
+    assert selector._match_arglist((OPEN,), ()) and selector._match_arglist((), ())
+    assert not selector._match_arglist((types.int64, OPEN), ())
+
+
+def called(a, b=2, *, c=3):
+    pass
+
+
+@pytest.mark.parametrize("function", [called, lambda a, b=2: None, lambda *a: None, lambda: None])
+@pytest.mark.parametrize("args", [(), ("x",), ("x", "y"), ("x", "y", "z")])
+@pytest.mark.parametrize("kws", [{}, {"b": "k"}, (), (("b", "k"),)])
+def test_arguments_are_folded_as_numba_does(function, args, kws):
+    def folded(fold):
+        seen = []
+
+        def handler(kind):
+            def handle(index, param, value):
+                seen.append((kind, index, param.name, value))
+                return seen[-1]
+
+            return handle
+
+        try:
+            handlers = map(handler, ("given", "default", "starred"))
+            return fold(inspect.signature(function), args, kws, *handlers), seen
+        except (errors.TypingError, IndexError, AttributeError) as error:
+            return type(error), str(error)
+
+    assert folded(templates.fold_arguments) == folded(shortcuts._fold)
+    assert typing.fold_arguments is dispatcher.fold_arguments is templates.fold_arguments
+
+
+def test_modules_are_linked_in_the_order_of_calls():
+    codegen = cuda_target.target_context.codegen()
+
+    def library(name, callees=()):
+        made = codegen.create_library(name)
+        made.add_ir_module(made.create_ir_module(name))
+        for callee in callees:
+            made.add_linking_library(callee)
+        made.finalize()
+        return made
+
+    callees = [library(f"callee {i}") for i in range(40)]
+    caller = library("caller", [*callees, *callees])
+    named = [module.name for module in caller.modules]
+    assert named == ["caller", *(f"callee {i}" for i in range(40))]

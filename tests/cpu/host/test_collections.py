@@ -1,7 +1,11 @@
 """Work that makes many objects runs without collections, and what it leaves is kept or searched."""
 
 import gc
+import os
+import subprocess
+import sys
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +71,28 @@ def test_garbage_is_searched_for_once_there_may_be_much(monkeypatch, enough, fro
         assert gc.get_count()[0] < 500 and (enough or collections._enough >= collections._FEW)
     gc.collect()
     assert left() is None
+
+
+FIRST_CALL = """
+import gc, sys
+sys.argv += ["rmsnorm", "--compile"]
+from tests import recording_driver
+
+searched = []
+gc.collect()  # what is imported until here is old
+gc.callbacks.append(lambda phase, info: searched.append(info["generation"]))
+recording_driver.main()
+assert 2 not in searched, searched
+"""
+
+
+def test_a_first_call_searches_no_old_objects():
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_CALL],
+        env=os.environ | {"NUMBA_TMA_CACHE": "off"},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
