@@ -261,16 +261,17 @@ def _checking(row: Instruction, body: F) -> F:
     names = list(row.operands)
     checked = {name: check for name, check in zip(names, checks) if check}
     placed = [(place, check) for place, check in enumerate(checks) if check]
+    apart = row.apart
 
     @functools.wraps(body)
     def with_checks(*args: Any, **kws: Any) -> Any:
         for place, check in placed:
             if place < len(args):
                 check(args[place])
-        if kws:
-            for name in checked.keys() & kws.keys():
-                checked[name](kws[name])
-        if row.apart:
+        for name, given in kws.items():
+            if name in checked:
+                checked[name](given)
+        if apart:
             _check_together(row, dict(zip(row.operands, args)) | kws)
         return body(*args, **kws)
 
