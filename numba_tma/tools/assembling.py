@@ -75,8 +75,8 @@ def instructions(ptx: str) -> list[str]:
     labels = {statement[:-1] for statement in statements if statement.endswith(":")}
     numbers: dict[str, dict[str, int]] = {}
 
-    def rename(match: re.Match[str]) -> str:
-        word = match.group()
+    @functools.cache
+    def renamed(word: str) -> str:
         if parameter := re.fullmatch(r"_Z.*_(param_\d+)", word):
             return parameter.group(1)
         register = re.fullmatch(r"%(\D+)\d+", word)
@@ -91,7 +91,10 @@ def instructions(ptx: str) -> list[str]:
         seen = numbers.setdefault(kind, {})
         return f"{kind}{seen.setdefault(word, len(seen))}"
 
-    return [re.sub(r"%?[\w$]+", rename, statement) for statement in statements]
+    return [
+        re.sub(r"%?[\w$]+", lambda match: renamed(match.group()), statement)
+        for statement in statements
+    ]
 
 
 def _braced(text: str, start: int) -> str:
