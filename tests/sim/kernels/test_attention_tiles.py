@@ -98,8 +98,8 @@ def test_the_keys_of_a_tile_are_those_that_its_queries_see(monkeypatch, queries,
 
 #: Lengths of queries and keys of packed sequences, some of them empty.
 PACKED = [(0, 9), (129, 65), (3, 0), (128, 200), (300, 40), (0, 0)]
-#: More than two warps have lanes, and most of them empty.
-MANY = [*30 * [(0, 3)], *6 * [(1, 2)], *24 * [(0, 3)], *10 * [(1, 2)]]
+#: More than the lanes of two warps, and so many empty ones that a warp steps over 32 at once.
+MANY = [*34 * [(0, 3)], *6 * [(1, 2)], *24 * [(0, 3)], *6 * [(1, 2)]]
 
 
 def starts_of(lengths):
