@@ -71,8 +71,13 @@ def named(text: str) -> Iterator[str]:
     part = r"(?:\w|\{\w*\})+"
     for name in re.findall(rf"\bptx\.({part})\(", text) + re.findall(rf"^{part}$", text):
         if len(re.sub(r"\{\w*\}", "", name)) > 5:  # more of a name than a placeholder
-            pattern = re.sub(r"\{\w*\}", r"\\w+", name)
-            yield from (row for row in ptx.TABLE if re.fullmatch(pattern, row))
+            yield from rows_named(re.sub(r"\{\w*\}", r"\\w+", name))
+
+
+@functools.cache
+def rows_named(pattern: str) -> list[str]:
+    """Return the rows whose names match a pattern."""
+    return [row for row in ptx.TABLE if re.fullmatch(pattern, row)]
 
 
 def edges(tree: ast.AST) -> Iterator[tuple[str, set[str]]]:
@@ -132,6 +137,7 @@ def exercised(folder: str) -> set[str]:
     return seen & ptx.TABLE.keys()
 
 
+@functools.cache
 def coverage() -> dict[str, list[str]]:
     """Return how each row is exercised, best evidence first."""
     tiers = {tier: exercised(folder) for tier, folder in TIERS.items()}

@@ -59,12 +59,13 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
-def imports(path: Path, package: Path = PACKAGE, *, deep: bool = True) -> Iterator[str]:
-    """Yield the modules that a file imports, with the names it takes where these are no modules.
+@cache
+def imports(path: Path, package: Path = PACKAGE, *, deep: bool = True) -> list[str]:
+    """List the modules that a file imports, with the names it takes where these are no modules.
 
     What only a type checker sees does not count; what functions import does if `deep`.
     """
-    known = modules(package)
+    known, found = modules(package), list[str]()
 
     def visit(node: ast.AST) -> Iterator[ast.AST]:
         for child in ast.iter_child_nodes(node):
@@ -79,7 +80,7 @@ def imports(path: Path, package: Path = PACKAGE, *, deep: bool = True) -> Iterat
 
     for node in visit(tree(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
@@ -89,7 +90,8 @@ def imports(path: Path, package: Path = PACKAGE, *, deep: bool = True) -> Iterat
             for alias in node.names:
                 full = f"{base}.{alias.name}"
                 inside_numba = re.match(r"numba(\.cuda)?$", base)
-                yield full if full in known or inside_numba else base
+                found.append(full if full in known or inside_numba else base)
+    return found
 
 
 def is_compiler(module: str) -> bool:
@@ -186,6 +188,7 @@ class Kernel:
     branches: int
 
 
+@cache
 def kernels() -> list[Kernel]:
     """Return each function that is made in a function of `kernels/`: kernels, and what they call.
 
@@ -226,17 +229,25 @@ def _inner(code: CodeType) -> Iterator[CodeType]:
 # --------------------------------------------------------------------------- all measures
 
 
+@cache
+def definitions() -> list[ast.FunctionDef | ast.ClassDef]:
+    """Return every function and class of the package."""
+    return [
+        node
+        for path in modules().values()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+
+
 def functions() -> Iterator[ast.FunctionDef]:
     """Yield every function of the package."""
-    for path in modules().values():
-        yield from (n for n in ast.walk(tree(path)) if isinstance(n, ast.FunctionDef))
+    return (node for node in definitions() if isinstance(node, ast.FunctionDef))
 
 
 def double_classes() -> list[str]:
     """Return the names that more than one class of the package has."""
-    names = Counter(
-        n.name for p in modules().values() for n in ast.walk(tree(p)) if isinstance(n, ast.ClassDef)
-    )
+    names = Counter(node.name for node in definitions() if isinstance(node, ast.ClassDef))
     return sorted(name for name, number in names.items() if number > 1)
 
 

@@ -39,6 +39,10 @@ RESULTS = re.compile(
 )
 
 
+PAGE = 4096  # bytes of what is kept together
+_EMPTY = bytes(PAGE)
+
+
 def usual(name: str, operands: Sequence[Any]) -> Any:
     """Answer an instruction: every wait has ended, lane 0 is elected, and all else is 0."""
     return int("_wait" in name)
@@ -61,7 +65,7 @@ class Machine:
         answer: Callable[[str, Sequence[Any]], Any] = usual,
         special: dict[str, int] | None = None,
     ) -> None:
-        self.memory: dict[int, int] = {}  # bytes, by generic address
+        self.pages: dict[int, bytearray] = {}  # of generic addresses
         self.block, self.grid, self.answer, self.special = block, grid, answer, special or {}
         self.shared_names: list[str] = []
         module = read_module(ptx)
@@ -115,11 +119,22 @@ class Machine:
 
     def poke(self, address: int, data: bytes) -> None:
         """Write bytes at a generic address."""
-        self.memory.update(enumerate(data, address))
+        while data:
+            page, start = divmod(address, PAGE)
+            if page not in self.pages:
+                self.pages[page] = bytearray(PAGE)
+            part = data[: PAGE - start]
+            self.pages[page][start : start + len(part)] = part
+            address, data = address + len(part), data[len(part) :]
 
     def peek(self, address: int, nbytes: int) -> bytes:
         """Read bytes at a generic address; those that nobody wrote are 0."""
-        return bytes(self.memory.get(address + i, 0) for i in range(nbytes))
+        page, start = divmod(address, PAGE)
+        found = self.pages.get(page, _EMPTY)[start : start + nbytes]
+        while len(found) < nbytes:
+            page += 1
+            found = found + self.pages.get(page, _EMPTY)[: nbytes - len(found)]
+        return bytes(found)
 
     def poke_shared(self, address: int, data: bytes) -> None:
         """Write bytes at a shared address."""

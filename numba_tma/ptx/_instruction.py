@@ -266,17 +266,23 @@ def _checking(row: Instruction, body: F) -> F:
         return body
     names = list(row.operands)
     checked = {name: check for name, check in zip(names, checks) if check}
-    placed = [(place, check) for place, check in enumerate(checks) if check]
+    # An int is right for every operand that is checked and no choice: most operands are one.
+    placed = [
+        (place, check, name not in row.choices)
+        for place, (name, check) in enumerate(zip(names, checks))
+        if check
+    ]
+    apart = row.apart
 
     @functools.wraps(body)
     def with_checks(*args: Any, **kws: Any) -> Any:
-        for place, check in placed:
-            if place < len(args):
+        for place, check, takes_int in placed:
+            if place < len(args) and not (takes_int and type(args[place]) is int):
                 check(args[place])
-        if kws:
-            for name in checked.keys() & kws.keys():
-                checked[name](kws[name])
-        if row.apart:
+        for name, given in kws.items():
+            if name in checked:
+                checked[name](given)
+        if apart:
             _check_together(row, dict(zip(row.operands, args)) | kws)
         return body(*args, **kws)
 

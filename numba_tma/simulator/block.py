@@ -20,7 +20,7 @@ from numba_tma.simulator.memory import SharedMemory
 from numba_tma.simulator.named_barriers import NamedBarriers
 from numba_tma.simulator.protocol import AwaitMeeting, Meet
 from numba_tma.simulator.registers import Registers
-from numba_tma.simulator.rendezvous import Rendezvous
+from numba_tma.simulator.rendezvous import Rendezvous, title_in_warp
 from numba_tma.simulator.scheduler import Scheduler
 from numba_tma.simulator.tcgen05_queue import MatrixQueue
 from numba_tma.simulator.tensor_memory import CtaTensorMemory
@@ -301,7 +301,7 @@ class Cta:
         def needed() -> int:
             return (self.live_lanes[warp] & mask).bit_count()
 
-        title = f"{name} of warp {warp} with mask {mask:#010x}"
+        title = title_in_warp(name, warp, mask)
         meeting = self._meeting(("warp", warp, mask), title, needed)
         self._check_converged(meeting, title, thread, exchanges=not orders_memory)
         self._meet(thread, meeting, title, value, orders=orders_memory, wait=True)
@@ -397,7 +397,8 @@ class Cta:
             meeting.rows.append(thread.row)
         elif orders:
             meeting.learn_of(self._publish(thread))
-        thread.note(Meet, (self.rank, meeting.key), meeting.turn, wait, name, threads)
+        if thread.log is not None:
+            thread.note(Meet, (self.rank, meeting.key), meeting.turn, wait, name, threads)
         scheduler.event()
         if meeting.complete:
             self._release(meeting)
@@ -431,7 +432,7 @@ class Cta:
         if arrival := leader._meetings.get("cluster"):
             arrival.values.pop(thread, None)  # only live threads are counted
         for block in (self, leader):
-            for meeting in [meeting for meeting in block._meetings.values() if meeting.complete]:
+            for meeting in [m for m in block._meetings.values() if m.count_again()]:
                 block._release(meeting)
 
     def check_end(self) -> None:

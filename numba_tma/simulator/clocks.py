@@ -83,11 +83,12 @@ class Clocks:
 
     def released(self, row: int, other: int) -> int:
         """Return the newest epoch of thread `other` that was released to the block of `row`."""
-        return int(self.table[row, other if self._releases is None else self._releases + other])
+        column = other if self._releases is None else self._releases + other
+        return self.table.item(row, column)
 
     def epoch(self, row: int) -> int:
         """Return the own time of thread `row`."""
-        return int(self.table[row, row])
+        return self.table.item(row, row)
 
     def epochs(self, row: int) -> Clock:
         """Return the epochs that are ordered before thread `row`, by thread."""

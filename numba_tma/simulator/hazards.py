@@ -384,8 +384,8 @@ class Hazards:
 
     def _unfilled(self, row: int, first: int, last: int) -> bool:
         if last - first == 1:
-            known = self._clocks.table[row, self._fill_column[first]]
-            return bool(self._fill_phase[first] > known)
+            known: int = self._clocks.table.item(row, self._fill_column.item(first))
+            return self._fill_phase.item(first) > known
         return _any(self._late(row, first, last))
 
     def _late(self, row: int, first: int, last: int) -> NDArray[np.bool_]:

@@ -171,8 +171,11 @@ def _one_launch_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def checked(self: Any, *args: Any, **named: Any) -> Any:
-        if _in_kernel():
-            return _device_function(self.fn)(*args, **named)
+        if isinstance(running_fiber(), SimulatedThread):
+            function = self.fn
+            if id(function) not in _called:
+                _call_first(function)
+            return function(*args, **named)
         check_code(self.fn, device=self._device)
         compile_launched(self, args)
         with _launches, _modules:
@@ -184,20 +187,18 @@ def _one_launch_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _device_function(function: FunctionType) -> FunctionType:
-    """Return a function that a kernel calls, at its first call in a launch after the checks.
+def _call_first(function: FunctionType) -> None:
+    """Check a function that a kernel calls, before its first call in a launch.
 
     Its module has the simulated `cuda` from then to the launch's end: numba's own exchange at each
     call takes longer than most functions.
     """
-    if id(function) not in _called:
-        check_device_function(function)
-        check_code(function, device=True)
-        KERNEL_CODE[id(function.__code__)] = function.__code__
-        module = kernelapi.swapped_cuda_module(function, kernel._get_kernel_context())
-        _modules.enter_context(module)
-        _called[id(function)] = function
-    return function
+    check_device_function(function)
+    check_code(function, device=True)
+    KERNEL_CODE[id(function.__code__)] = function.__code__
+    module = kernelapi.swapped_cuda_module(function, kernel._get_kernel_context())
+    _modules.enter_context(module)
+    _called[id(function)] = function
 
 
 def _configured_copy(getitem: Callable[..., Any]) -> Callable[..., Any]:

@@ -83,7 +83,7 @@ class Races:
     def read(self, row: int, start: int, stop: int, *, atomic: bool) -> None:
         """Check and record a read of a thread."""
         known = self._clocks.table[row]
-        access = ThreadAccess(int(known[row]), place_in_kernel(), atomic)
+        access = ThreadAccess(known.item(row), place_in_kernel(), atomic)
         for granule in range(start // GRANULE, (stop - 1) // GRANULE + 1):
             cells = self._granules.setdefault(granule, {})
             span = max(start, granule * GRANULE), min(stop, (granule + 1) * GRANULE)
@@ -105,7 +105,7 @@ class Races:
     ) -> None:
         """Check and record a write of `image` by a thread."""
         known = self._clocks.table[row]
-        access = ThreadAccess(int(known[row]), place_in_kernel(), atomic)
+        access = ThreadAccess(known.item(row), place_in_kernel(), atomic)
         for granule in range(start // GRANULE, (stop - 1) // GRANULE + 1):
             span = max(start, granule * GRANULE), min(stop, (granule + 1) * GRANULE)
             new = None if image is None else image[span[0] - start : span[1] - start]
@@ -114,7 +114,7 @@ class Races:
     def write_pieces(self, row: int, addresses: Sequence[int], pieces: Bytes) -> None:
         """Check and record writes of a piece at each address, each inside a granule."""
         known, nbytes = self._clocks.table[row], pieces.shape[1]
-        access = ThreadAccess(int(known[row]), place_in_kernel(), False)
+        access = ThreadAccess(known.item(row), place_in_kernel(), False)
         for start, new in zip(addresses, pieces):
             self._written(row, known, start // GRANULE, (start, start + nbytes), new, access)
 
@@ -161,7 +161,7 @@ class Races:
         its = cell.written
         if its is None or cell.writer == row or its.atomic and mine.atomic:
             return
-        if its.epoch > known[cell.writer]:
+        if its.epoch > known.item(cell.writer):
             raise self._race(span, cell.writer, "written", its, done, mine)
         if its.epoch > self._clocks.released(row, cell.writer):
             writer, reader = self._thread_of(cell.writer), self._thread_of(row)
@@ -172,7 +172,7 @@ class Races:
         self, row: int, known: Clock, cell: Cell, span: tuple[int, int], mine: ThreadAccess
     ) -> None:
         for reader, its in cell.readers.items():
-            if reader == row or its.epoch <= known[reader] or (its.atomic and mine.atomic):
+            if reader == row or its.epoch <= known.item(reader) or (its.atomic and mine.atomic):
                 continue
             raise self._race(span, reader, "read", its, "written", mine)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,14 @@ if TYPE_CHECKING:
     from numba_tma.simulator.thread import SimulatedThread
 
 
+@functools.cache
+def title_in_warp(name: str, warp: int, mask: int) -> str:
+    """Return the name of a meeting of lanes, which every lane asks for."""
+    return f"{name} of warp {warp} with mask {mask:#010x}"
+
+
 class Rendezvous:
-    """Threads arrive, each with a value; once `needed()` have arrived, all that wait go on."""
+    """Threads arrive, each with a value; once `needed` have arrived, all that wait go on."""
 
     def __init__(
         self, key: Hashable, name: str, needed: Callable[[], int], turn: int
@@ -22,7 +29,9 @@ class Rendezvous:
         self.name = name
         #: The number of earlier meetings of this kind.
         self.turn = turn
-        self.needed = needed
+        self._needed = needed
+        #: How many threads have to arrive; fewer when some have ended.
+        self.needed = needed()
         self.values: dict[SimulatedThread, object] = {}
         self.waiting: list[SimulatedThread] = []
         #: By warp: the calls that led the first of its lanes here.
@@ -41,7 +50,12 @@ class Rendezvous:
     @property
     def complete(self) -> bool:
         """Return whether all members have arrived."""
-        return len(self.values) >= self.needed()
+        return len(self.values) >= self.needed
+
+    def count_again(self) -> bool:
+        """Count the threads that have to arrive, of which one has ended; return `complete`."""
+        self.needed = self._needed()
+        return self.complete
 
     def learn(self, thread: SimulatedThread) -> None:
         """Order everything before the arrivals before `thread`."""
@@ -57,4 +71,4 @@ class Rendezvous:
 
     def headline(self) -> str:
         """Return the meeting's line of a deadlock report."""
-        return f"{self.name}: {len(self.values)} of {self.needed()} threads have arrived; waiting"
+        return f"{self.name}: {len(self.values)} of {self.needed} threads have arrived; waiting"

@@ -27,6 +27,7 @@ class Scheduler:
 
     def __init__(self, seed: str, report: Callable[[Sequence[SimulatedThread]], str]) -> None:
         self._random = random.Random(seed)
+        self._draw = self._random.random
         # Seeds also choose these rates: copies land at once or as late as possible, threads run on
         # or take turns. Bugs appear at either end. No rate is 0: otherwise a thread that spins
         # would keep copies, for which another thread waits, from landing.
@@ -68,7 +69,7 @@ class Scheduler:
     def point(self) -> None:
         """Let another thread run, perhaps, or a copy land."""
         thread = self._current()
-        stay = self._random.random() >= self._switch_rate
+        stay = self._draw() >= self._switch_rate
         if not stay:
             self._runnable.append(thread)
         self._switch(thread, stay=stay)
@@ -127,7 +128,8 @@ class Scheduler:
     # Inside.
 
     def _current(self) -> SimulatedThread:
-        self.check_not_stopping()
+        if self._stopping or self.error is not None:
+            raise Stopped
         assert self._running is not None
         return self._running
 
@@ -140,7 +142,8 @@ class Scheduler:
             else:
                 assert self._host is not None
                 self._host.switch(following)
-            self.check_not_stopping()
+            if self._stopping or self.error is not None:
+                raise Stopped
         if thread.error is not None:
             error, thread.error = thread.error, None
             raise error
@@ -151,12 +154,12 @@ class Scheduler:
         runnable = self._runnable
         while self.error is None:
             waiting = preferred is None and not runnable
-            if self._copies and (waiting or self._random.random() < self._landing_rate):
+            if self._copies and (waiting or self._draw() < self._landing_rate):
                 self._advance_copy()
             elif preferred is not None:
                 return preferred
             elif runnable:
-                index = int(self._random.random() * len(runnable))
+                index = int(self._draw() * len(runnable))
                 runnable[index], runnable[-1] = runnable[-1], runnable[index]
                 return runnable.pop()
             elif all(thread.exited for thread in self.threads):
@@ -166,7 +169,7 @@ class Scheduler:
         return None
 
     def _advance_copy(self) -> None:
-        index = int(self._random.random() * len(self._copies))
+        index = int(self._draw() * len(self._copies))
         copy = self._copies[index]
         self.event()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import subprocess
@@ -74,8 +75,8 @@ def instructions(ptx: str) -> list[str]:
     labels = {statement[:-1] for statement in statements if statement.endswith(":")}
     numbers: dict[str, dict[str, int]] = {}
 
-    def rename(match: re.Match[str]) -> str:
-        word = match.group()
+    @functools.cache
+    def renamed(word: str) -> str:
         if parameter := re.fullmatch(r"_Z.*_(param_\d+)", word):
             return parameter.group(1)
         register = re.fullmatch(r"%(\D+)\d+", word)
@@ -90,7 +91,10 @@ def instructions(ptx: str) -> list[str]:
         seen = numbers.setdefault(kind, {})
         return f"{kind}{seen.setdefault(word, len(seen))}"
 
-    return [re.sub(r"%?[\w$]+", rename, statement) for statement in statements]
+    return [
+        re.sub(r"%?[\w$]+", lambda match: renamed(match.group()), statement)
+        for statement in statements
+    ]
 
 
 def _braced(text: str, start: int) -> str:
@@ -212,6 +216,12 @@ def _assemble(ptx: str, arch: str | None, *options: str) -> tuple[bytes, str, st
         if target is None:
             raise ValueError('the PTX names no .target: pass arch, such as arch="sm_90a"')
         arch = target.group(1)
+    return *_assembled(tool, ptx, arch, options), arch
+
+
+@functools.lru_cache(maxsize=8)  # a report is often followed by the machine code
+def _assembled(tool: str, ptx: str, arch: str, options: tuple[str, ...]) -> tuple[bytes, str]:
+    """Return the cubin and ptxas's log."""
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)
@@ -221,7 +231,7 @@ def _assemble(ptx: str, arch: str | None, *options: str) -> tuple[bytes, str, st
         )
         log = (done.stdout + done.stderr).replace(str(source), "kernel.ptx")
         if done.returncode == 0:
-            return cubin.read_bytes(), log, arch
+            return cubin.read_bytes(), log
     named = set(re.findall(r"kernel\.ptx, line (\d+)", log))
     lines = enumerate(ptx.splitlines(), start=1)
     quoted = [f"  {number}: {line.strip()}" for number, line in lines if str(number) in named]

@@ -19,6 +19,7 @@ def _collections_are_on():
     gc.enable()
     yield
     (gc.enable if was else gc.disable)()
+    gc.freeze()  # again, as it was: the next test would search what all tests before have left
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -29,7 +29,7 @@ from numba_tma.host.races import (
 from numba_tma.pipeline.launch_control import label_answers
 from numba_tma.pipeline.ordered import label_turns
 from numba_tma.tools.testing import compile_ptx, run_isolated
-from tests.ptx_machine import Machine
+from tests.ptx_machine import PAGE, Machine
 
 U32 = types.uint32
 RACES = {"NUMBA_TMA_DEBUG": "races"}
@@ -158,7 +158,7 @@ def test_an_access_is_logged_unless_it_was_the_last_of_its_kind_to_these_16_byte
     machine = Machine(compiled(kernel, types.uint32[:, ::1]), given, block=(96, 1, 1))
     number = 0
     for block, thread in ((0, 0), (0, 64), (1, 0), (31, 64), (1, 32)):
-        before = dict(machine.memory)
+        before = {number: bytes(page) for number, page in machine.pages.items()}
         machine.run(thread, (block, 0, 0), **special((block, 0, 0), (40, 1, 1), 0, 1))
         found = events(machine)[number:]
         number += len(found)
@@ -167,9 +167,10 @@ def test_an_access_is_logged_unless_it_was_the_last_of_its_kind_to_these_16_byte
         assert {(e["slot"], e["warp"]) for e in found} == {(block, thread // 32)}
         # Nothing but the warp's own words, the log's, and the number of its events.
         words = {
-            (at - header_address()) // 4
-            for at, value in machine.memory.items()
-            if at >= header_address() and before.get(at) != value
+            (page * PAGE + at - header_address()) // 4
+            for page, now in machine.pages.items()
+            for at, (old, new) in enumerate(zip(before.get(page, bytes(PAGE)), now))
+            if old != new and page * PAGE + at >= header_address()
         }
         own = 64 + (block * 32 + thread // 32) * SEEN
         assert all(w == 0 or w >= HEADER or own <= w < own + SEEN for w in words)

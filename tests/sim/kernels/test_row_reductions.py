@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
+from numba_tma import simulator
 from numba_tma.device import combine
 from numba_tma.device.combine import lanes_max, lanes_sum
 from numba_tma.kernels.rows import columns
@@ -167,7 +168,10 @@ SLOW = pytest.mark.slow
 def test_columns(small_blocks, rows, width, dtype, form):
     x = placed(rows, width, dtype, form)
     check_columns(x)
-    np.testing.assert_array_equal(check_columns(x, parts=70), check_columns(x, parts=70))
+    sums = check_columns(x, parts=70)
+    if form == "shifted":
+        simulator.seed(1)  # blocks and threads in another order
+        np.testing.assert_array_equal(check_columns(x, parts=70), sums)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 7), (7, 1030)])
