@@ -36,6 +36,8 @@ def test_the_readme_s_kernel_has_512_consumers_and_a_loading_warp():
         (needs(shared=0, blocks=()), 2112, 128),
         (needs(cluster=(2, 1, 1)), 132, 544),
         (needs(cluster=(2, 2, 1)), (58, 2, 1), 544),
+        (needs(cluster=(3, 1, 1)), 99, 544),  # 33 clusters, where GPCs of 18 SMs would have 44
+        (needs(cluster=(6, 1, 1)), 96, 544),
         (needs(most=64), 132, 64),
     ],
 )
