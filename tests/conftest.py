@@ -1,8 +1,6 @@
 """The tiers of tests: tests/cpu anywhere, tests/gpu on a GPU, tests/sim in the simulator."""
 
-import contextlib
 import gc
-import importlib
 import os
 from pathlib import Path
 
@@ -35,26 +33,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Import a part of the tests before all are collected: workers share the rewriting of asserts.
-
-    What one of them has rewritten, the others read.
-    """
-    worker = getattr(session.config, "workerinput", None)
-    if worker is not None:
-        number, workers = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
-        given = [Path(argument).resolve() for argument in session.config.args]
-        paths = [path for folder in given for path in sorted(folder.rglob("test_*.py"))]
-        for path in paths[number::workers]:
-            with contextlib.suppress(Exception):  # which the collection will report
-                importlib.import_module(
-                    ".".join(path.relative_to(TESTS.parent).with_suffix("").parts)
-                )
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.nodeid.startswith("tests/gpu/"):
+        if TESTS / "gpu" in item.path.parents:
             item.add_marker(pytest.mark.gpu)
         if item.get_closest_marker("gpu") and not gpu_available():
             item.add_marker(pytest.mark.skip(reason="no GPU with TMA here"))
