@@ -20,15 +20,17 @@ from tests.tiers import quick
 ONE = SwappedConfig(64, 8, k=128, stages=2)
 PARTS = SwappedConfig(64, 8, cluster=4, k=128, stages=2)
 WIDE = SwappedConfig(128, 16, cluster=2, k=128, stages=3)
+SENDER = SwappedConfig(128, 16, cluster=3, k=128, stages=2)  # whose last block has no share
 
 
 @pytest.mark.parametrize(
     ("shape", "config"),
     quick(
-        [((1, 72, 136), ONE), ((5, 66, 330), PARTS)],
+        [((1, 72, 136), ONE), ((5, 66, 330), PARTS), ((13, 150, 200), SENDER)],
         [
             *(((1, 72, 136), ONE), ((5, 66, 330), PARTS), ((8, 64, 64), PARTS)),
             *(((16, 128, 256), WIDE), ((21, 150, 100), WIDE), ((3, 300, 70), ONE)),
+            ((13, 150, 200), SENDER),
         ],
     ),
 )
@@ -37,7 +39,7 @@ def test_shapes(shape, config):
     check(*factors(m, n, k), config=config)
 
 
-COLUMNS = SwappedConfig(64, 24, cluster=2, k=128, stages=2, first="a")
+COLUMNS = SwappedConfig(64, 24, cluster=3, k=128, stages=2, first="a")
 COLUMNS_OF_TWO = SwappedConfig(128, 40, k=128, stages=2, first="a")
 
 
