@@ -14,6 +14,7 @@ CONFIGS = {
     "few rows": UnalignedConfig("b", 8, 4, k=256),
     "wide": UnalignedConfig("a", 128, 2),
     "eight": UnalignedConfig("b", 32, 8),
+    "three": UnalignedConfig("a", 48, 3),
     "two stages": UnalignedConfig("b", 64, 1, stages=2),
 }
 SHAPES = (
