@@ -495,7 +495,7 @@ def test_what_is_chosen_for_few_rows():
         assert isinstance(config, SwappedConfig) and config.cluster == 1  # tiles enough
         assert config.n == -(-rows // 8) * 8
     assert choose(MatmulProblem(16, 10240, 8192), 132).blocks == 2  # all 160 tiles at once
-    assert choose(MatmulProblem(1, 1024, 8192), 132).cluster >= 4
+    assert choose(MatmulProblem(1, 1024, 8192), 132).cluster >= 3
     assert (
         choose(MatmulProblem(1, 64, 0), 132).cluster
         == choose(MatmulProblem(1, 64, 64), 2).cluster
@@ -504,7 +504,7 @@ def test_what_is_chosen_for_few_rows():
     assert isinstance(choose(MatmulProblem(129, 7168, 16384), 132), Config)
     assert choose(MatmulProblem(16, 64, 262144), 132).splits > 8  # more than blocks of a cluster
     assert (
-        expected_nanoseconds(MatmulProblem(48, 512, 4096), SwappedConfig(128, 48, 8), 132)
+        expected_nanoseconds(MatmulProblem(104, 512, 4096), SwappedConfig(128, 104, 8), 132)
         == math.inf
     )
     assert isinstance(choose(MatmulProblem(1, 7168, 16384, splittable=False), 132), Config)

@@ -69,10 +69,10 @@ FIELDS = [
                         "splits": range(1, 4097), "group": LARGE, "stages": STAGES,
                         "out_stages": range(1, 17)}),
     (ScaledConfig, {"m": 256}, {"n": range(32, 129, 32)}),
-    (SwappedConfig, {}, {"m": {64, 128}, "n": range(8, 129, 8), "cluster": POWERS_TO_8,
+    (SwappedConfig, {}, {"m": {64, 128}, "n": range(8, 129, 8), "cluster": range(1, 9),
                          "k": {128, 256, 512}, "first": {"a", "b"}, "blocks": range(1, 5),
                          "stages": STAGES}),
-    (UnalignedConfig, {}, {"n": range(8, 129, 8), "cluster": POWERS_TO_8, "k": {128, 256},
+    (UnalignedConfig, {}, {"n": range(8, 129, 8), "cluster": range(1, 9), "k": {128, 256},
                            "first": {"a", "b"}, "stages": STAGES}),
     (Tcgen05Config, {}, {"n": range(32, 257, 32), "cta_group": {1, 2}, "group": LARGE,
                          "stages": STAGES, "out_stages": range(1, 5),
@@ -198,7 +198,7 @@ DEFAULTS = {
     CopyPlan: (2048, 32, "tma"),
     TransposePlan: (2, 2, 128, 256, "tma"),
     PointwisePlan: (128, 4096, 4, 1, "registers"),
-    MatmulProblem: (1, 2, 2, True, False, (), ("K", "K")),
+    MatmulProblem: (1, 2, 2, True, (False, False), (), ("K", "K")),
     MatmulPlan: (Epilogue(), True),
     MmaPlan: (Epilogue(), True),
     Tcgen05Plan: (Epilogue(), True, False),
@@ -244,10 +244,10 @@ def test_plans_of_attention():
     """By head dim: usual ones, those for few queries, and for packed sequences under each mask."""
     plans, few = attention_plans.PLANS, attention_plans.FEW_QUERIES_PLANS
     assert plans == {
-        64: AttentionPlan(3, 128, 3, votes=False, q_stages=2),
+        64: AttentionPlan(3, 128, 3, votes=False, q_stages=2, turns=True),
         96: AttentionPlan(3, 112, 2, q_stages=2),
         128: AttentionPlan(2, 128, 2),
-        256: AttentionPlan(2, 80, 2),
+        256: AttentionPlan(2, 80, 2, turns=True),
     }
     assert few == {
         64: AttentionPlan(1, 192, 2, votes=False),
