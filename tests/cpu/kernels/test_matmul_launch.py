@@ -19,7 +19,7 @@ from numba_tma.kernels.matmul import (
 from numba_tma.kernels.matmul import launch as module
 from numba_tma.kernels.matmul.arguments import MatmulExtents
 from numba_tma.kernels.matmul.stream_k_plan import StreamK
-from tests.cpu.kernels.test_matmul_host import Array, gpu  # noqa: F401 (a fixture)
+from tests.cpu.kernels.test_matmul_host import E4M3, Array, gpu  # noqa: F401 (a fixture)
 
 SMS = 132
 CONFIGURED = [
@@ -119,6 +119,34 @@ def test_blocks_and_extents(gpu, config, rows, columns, k, left, right):  # noqa
     assert extents.b_stride == bool(right)
     assert blocks == blocks_for(config, rows, columns, k, batch)
     assert threads == plan.roles.threads
+
+
+SPLIT, WHOLE = Array(1, (64, 72)), Array(1, (64, 128))  # rows of 144 B and 256 B
+PROBLEMS = {
+    "rows of a": (SPLIT, Array(2, (72, 128)), (True, False), ("K", "MN"), 0),
+    "rows of b": (WHOLE, Array(2, (128, 72)), (False, True), ("K", "MN"), 0),
+    "along M and K": (SPLIT.T, Array(2, (72, 64)).T, (True, False), ("MN", "K"), 0),
+    "whole lines": (WHOLE.T, Array(2, (64, 128)).T.T, (False, False), ("MN", "MN"), 0),
+    "a copy of a": (Array(1, (64, 65)), Array(2, (65, 72)), (False, True), ("K", "MN"), 8320),
+    "copies along K": (
+        *(Array(1, (64, 72), E4M3).T, Array(2, (64, 72), E4M3)),
+        *((False, False), ("K", "K"), 4608 + 4608),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_the_choice_depends_on(gpu, monkeypatch, name):  # noqa: F811
+    """Lines of 128 B that rows split, and along what operands lie, once they are copied."""
+    a, b, split_lines, majors, copied = PROBLEMS[name]
+    given = []
+    monkeypatch.setattr(module, "choose", lambda problem, sms: given.append(problem) or Config())
+    out = Array(3, (a.shape[0], b.shape[1]))
+    matmul(a, b, out)
+    (problem,) = given
+    assert (problem.split_lines, problem.majors) == (split_lines, majors)
+    assert sum(problem.copied) == copied
+    assert (problem.rows, problem.columns, problem.k) == (*out.shape, a.shape[1])
 
 
 def test_few_rows_that_lie_along_m_are_whole_swizzle_spans(gpu):  # noqa: F811
