@@ -23,7 +23,7 @@ import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.matmul.plan import (
@@ -47,6 +47,7 @@ AT_ONCE = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 8: 15}
 FEW = 128
 
 C = TypeVar("C", bound=Config)
+N = TypeVar("N", SwappedConfig, UnalignedConfig)
 
 #: The table. Of configurations that are expected to be equally fast, the first is taken.
 CONFIGS = (
@@ -107,7 +108,7 @@ class MatmulProblem:
     copied: tuple[int, ...] = ()  #: bytes of each operand that TMA cannot address
     majors: tuple[str, str] = ("K", "K")  #: along what a and b are contiguous, as in plans
 
-    @property
+    @functools.cached_property
     def swapped(self) -> MatmulProblem:
         """The transposed problem, whose rows are columns."""
         turned = replace(self, rows=self.columns, columns=self.rows)
@@ -229,7 +230,7 @@ def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
                 for n in sorted({-(-few // (step * parts)) * step for step in steps}):
                     long = 512 if n <= 16 else 256  # faster, where five such stages fit
                     for m, blocks, k in ((64, 1, long), (64, 2, 256), (128, 1, 256)):
-                        yield SwappedConfig(m, n, cluster, blocks, k, first=first)
+                        yield _made(SwappedConfig, m, n, cluster, blocks, k, first=first)
 
 
 # Operands of any alignment, in nanoseconds.
@@ -280,9 +281,9 @@ def unaligned(problem: MatmulProblem) -> Iterator[UnalignedConfig]:
             long = p.columns <= 8 and p.majors[0] == "MN"
             for n in sorted({32, 64, *widths} if p.columns > 32 else widths):
                 for cluster in AT_ONCE:
-                    yield UnalignedConfig(first, n, cluster)
+                    yield _made(UnalignedConfig, first, n, cluster)
                     if long:
-                        yield UnalignedConfig(first, n, cluster, k=256)
+                        yield _made(UnalignedConfig, first, n, cluster, 256)
 
 
 def candidates(problem: MatmulProblem, sms: int) -> Iterator[AnyConfig]:
@@ -311,6 +312,17 @@ MMA_CONFIGS = (
 )
 
 
+@functools.cache
+def _made(kind: type[N], *fields: Any, **others: Any) -> N:
+    """Return a configuration; its fields are checked once, not for each problem."""
+    return kind(*fields, **others)
+
+
+@functools.cache
+def _in_parts(config: C, splits: int) -> C:
+    return replace(config, splits=splits)
+
+
 def with_parts(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> Iterator[C]:
     """Yield configurations, and then their split-K variants that fill idle SMs."""
     yield from configs
@@ -320,7 +332,7 @@ def with_parts(configs: tuple[C, ...], problem: MatmulProblem, sms: int) -> Iter
             most = min(sms // tiles, problem.steps(config) // 4, 32)
             for splits in sorted({most, *(2**i for i in range(1, 6))}):
                 if 1 < splits <= most and config.blocks == 1:
-                    yield replace(config, splits=splits)
+                    yield _in_parts(config, splits)
 
 
 def _is_long(problem: MatmulProblem, sms: int) -> bool:

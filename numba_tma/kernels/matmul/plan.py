@@ -545,6 +545,7 @@ def narrow(n: int, major: str) -> int:
     return -(-n // 16) * 16 if major == "MN" else n
 
 
+@functools.cache
 def shares_of(n: int, cluster: int) -> int:
     """Return how many blocks of a cluster have a share of `n` columns, each a multiple of 8."""
     return max(count for count in range(1, cluster + 1) if n // 8 % count == 0)

@@ -353,6 +353,17 @@ def test_what_is_tried_for_unaligned_operands():
         assert not list(unaligned(other))
 
 
+def test_another_problem_checks_no_configuration_again(monkeypatch):
+    """To make one takes longer than to expect its time, and each new shape expects a hundred."""
+    odd = odd_problem((100, 4001, 4001), "KN")
+    problems = [replace(odd, columns=columns) for columns in (4001, 4003)]
+    first = list(candidates(problems[0], SMS))
+    for kind in (Config, SwappedConfig, UnalignedConfig):
+        monkeypatch.setattr(kind, "__post_init__", lambda self: pytest.fail("made again"))
+    assert list(candidates(problems[1], SMS)) == first
+    assert choose(problems[1], SMS) in first
+
+
 def test_large_unaligned_products_are_copied():
     """Of which the tensor cores load each tile many times."""
     large, narrow = odd_problem((4001, 4001, 4001), "KK"), odd_problem((4001, 20, 4001), "KK")
