@@ -226,7 +226,7 @@ def instruction(
     """
 
     def decorate(body: F) -> F:
-        # Read from the function, as its signature takes ten times as long; there are 300 rows.
+        # Read from the function: to make its signature takes longer, for 300 rows at each import.
         annotations = body.__annotations__
         kinds = {
             n: kind.removesuffix(" | None") for n, kind in annotations.items() if n != "return"

@@ -40,7 +40,7 @@ def requirements_of(kernel: Any) -> Requirements:
 
 def read(text: str) -> Requirements:
     """Return the requirements that a kernel's PTX states, or its text of LLVM."""
-    # The search is for the plain prefix: a pattern that begins with `\b` takes 30 times as long.
+    # A pattern that begins with the plain prefix is searched for faster than one with `\b`.
     stated = set(re.findall(rf"{_PREFIX}(?<!\w{_PREFIX})(ring\d*|line)_", text))
     directive = re.search(r"\.reqnctapercluster (\d+), (\d+), (\d+)", text)
     cluster = directive.groups() if directive else re.findall(r'"cluster_dim_\w", i32 (\d+)', text)

@@ -119,7 +119,7 @@ class MatmulProblem:
         return -(-self.k * self.itemsize // config.k)
 
 
-# Fitted, as the constants below, to 4,700 times of 226 products on an H200 and an H100
+# Fitted, as the constants below, to 4,700 times of 238 products on an H200 and an H100
 # (`matmul_times_*.json`); in cycles of 1.6 GHz.
 # Bytes per cycle: an SM's shared memory, DRAM, and the split-K reduction.
 _SHARED, _DRAM, _PARTS = 128, 1860, 2210
@@ -172,7 +172,7 @@ _STREAM, _PORT = 3260, 71.9  # bytes per nanosecond: DRAM; what one SM takes
 _IN_FLIGHT = 1570  # nanoseconds from a load's issue to the full stage
 _ALONE = 480  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
 _SUMMED = 2.47  # sums that a block receives per nanosecond
-_LINES = 8560  # bytes per nanosecond from L2, of rows that begin inside of lines
+_LINES = 8560  # bytes of lines per nanosecond from L2
 _WRITTEN = 147  # elements of the result per nanosecond
 _NARROW = 4900  # nanoseconds of a launch
 

@@ -233,3 +233,30 @@ def source_element(element: Tile) -> DeviceFunction:
         return load_vector(source.memory, at, element)[0]
 
     return load
+
+
+@functools.cache
+def element_epilogue(epilogue: Epilogue, out: DType) -> DeviceFunction:
+    """Return the epilogue of one element, which reads the element's sources from memory.
+
+    It is called with the element's place (batch, row, column) and the sources (old, residual),
+    which are `MatrixBytes`. Elements outside the matrix read those of the last row and column, and
+    are not stored.
+    """
+    ELEMENT, finish = Tile(1, out), epilogue_function(epilogue, out)
+    load_old = source_element(ELEMENT) if epilogue.beta else no_source
+    load_residual = source_element(ELEMENT) if epilogue.residual else no_source
+
+    @cuda.jit(device=True)
+    def element(value, place, sources, extents, terms):  # type: ignore[no-untyped-def]
+        batch, row, column = place
+        old, residual = sources
+        row = min(np.int32(row), np.int32(extents.rows - 1))
+        column = min(np.int32(column), np.int32(extents.columns - 1))
+        before = load_old(old, batch, row, column)
+        added = load_residual(residual, batch, row, column)
+        of_all = np.int32(batch * extents.rows + row)
+        here = TileOrigin(of_all, column, of_all, column)
+        return finish(value, np.int32(0), np.int32(0), before, added, here, terms)
+
+    return element

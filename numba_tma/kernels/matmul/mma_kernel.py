@@ -42,7 +42,6 @@ from __future__ import annotations
 
 import functools
 
-import numpy as np
 from numba import cuda
 
 import numba_tma as tma
@@ -50,12 +49,7 @@ from numba_tma import ptx
 from numba_tma.device.warp_products import load_part, mma_sync, zero_part
 from numba_tma.host.annotations import DeviceFunction, Kernel
 from numba_tma.host.warpgroup import ROWS
-from numba_tma.kernels.matmul.epilogue import (
-    TileOrigin,
-    epilogue_function,
-    no_source,
-    source_element,
-)
+from numba_tma.kernels.matmul.epilogue import element_epilogue
 from numba_tma.kernels.matmul.kernel import ALL_LANES, conversion, tile_write
 from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.plan import SwappedPlan
@@ -174,34 +168,21 @@ def nothing_stored(sums, results, sources, out, at, extents, terms):  # type: ig
 
 
 def sum_epilogue(plan: MmaPlan | SwappedPlan | UnalignedPlan) -> DeviceFunction:
-    """Return the function that applies the epilogue to a fragment.
-
-    Sources are pairs of `MatrixBytes`. Elements outside the matrix read those of the last row and
-    column, and are not stored.
-    """
+    """Return the function that applies the epilogue to a fragment; `element_epilogue` does it."""
     to_epilogue_type = conversion("i32" if plan.out.name == "i32" else "f32")
-    epilogue, ELEMENT = plan.epilogue, tma.Tile(1, plan.out)
-    if not epilogue.changes:
+    if not plan.epilogue.changes:
 
         @cuda.jit(device=True)
         def unchanged(fragment, sources, at, extents, terms):  # type: ignore[no-untyped-def]
             return to_epilogue_type(fragment)
 
         return unchanged
-    finish = epilogue_function(epilogue, plan.out)
-    load_old = source_element(ELEMENT) if epilogue.beta else no_source
-    load_residual = source_element(ELEMENT) if epilogue.residual else no_source
+    finish = element_epilogue(plan.epilogue, plan.out)
 
     @cuda.jit(device=True)
     def element(value, down, right, sources, at, extents, terms):  # type: ignore[no-untyped-def]
         batch, top, left = at
-        row = min(np.int32(top + down), np.int32(extents.rows - 1))
-        column = min(np.int32(left + right), np.int32(extents.columns - 1))
-        before = load_old(sources[0], batch, row, column)
-        added = load_residual(sources[1], batch, row, column)
-        of_all = np.int32(batch * extents.rows + row)
-        here = TileOrigin(of_all, column, of_all, column)
-        return finish(value, np.int32(0), np.int32(0), before, added, here, terms)
+        return finish(value, (batch, top + down, left + right), sources, extents, terms)
 
     @cuda.jit(device=True)
     def finished(fragment, sources, at, extents, terms):  # type: ignore[no-untyped-def]

@@ -9,7 +9,6 @@ may have one.
 
 from __future__ import annotations
 
-import numpy as np
 from numba import cuda
 
 import numba_tma as tma
@@ -17,12 +16,7 @@ from numba_tma import ptx
 from numba_tma.device.waiting import wait_for
 from numba_tma.host.annotations import DeviceFunction
 from numba_tma.host.debug import Site
-from numba_tma.kernels.matmul.epilogue import (
-    TileOrigin,
-    epilogue_function,
-    no_source,
-    source_element,
-)
+from numba_tma.kernels.matmul.epilogue import element_epilogue
 from numba_tma.kernels.matmul.mma_kernel import sum_epilogue
 from numba_tma.kernels.matmul.plan import SwappedPlan
 from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
@@ -38,7 +32,7 @@ def sums_start(plan: SwappedPlan | UnalignedPlan) -> DeviceFunction:
     """Return the function that allocates what the sums of other blocks arrive in.
 
     All threads of the cluster call it before their first stage, and wait for the cluster's barrier
-    before they send, or end without sending.
+    once: those that send wait before they send.
     """
     PARTS, SHARES = plan.parts_tile, plan.shares
     SENT_BYTES = 4 * plan.m * plan.share * plan.config.cluster
@@ -199,7 +193,12 @@ def straight_store(plan: SwappedPlan | UnalignedPlan) -> DeviceFunction:
 
 def transposed_store(plan: SwappedPlan | UnalignedPlan) -> DeviceFunction:
     """Return the function that finishes a transposed accumulator and stores it."""
-    OUT, finish = plan.out.name, transposed_epilogue(plan)
+    OUT, finish = plan.out.name, element_epilogue(plan.epilogue, plan.out)
+
+    @cuda.jit(device=True)
+    def element(value, down, right, sources, given, terms):  # type: ignore[no-untyped-def]
+        batch, top, left, extents = given
+        return finish(value, (batch, top + right, left + down), sources, extents, terms)
 
     @cuda.jit(device=True)
     def store(acc, out, old, residual, given, terms):  # type: ignore[no-untyped-def]
@@ -209,32 +208,7 @@ def transposed_store(plan: SwappedPlan | UnalignedPlan) -> DeviceFunction:
     @cuda.jit(device=True)
     def finish_and_store(acc, out, old, residual, given, terms):  # type: ignore[no-untyped-def]
         batch, top, left, _ = given
-        acc = acc.map_coords(finish, old, residual, given, terms)
+        acc = acc.map_coords(element, (old, residual), given, terms)
         acc.to(OUT).store_global(out[batch], left, top)
 
     return finish_and_store if plan.epilogue.changes else store
-
-
-def transposed_epilogue(plan: SwappedPlan | UnalignedPlan) -> DeviceFunction:
-    """Return the epilogue of one element, which `Fragment.map_coords` calls.
-
-    `old` and `residual` are `MatrixBytes`. Elements outside the matrix read those of the last row
-    and column, and are not stored.
-    """
-    epilogue, ELEMENT = plan.epilogue, tma.Tile(1, plan.out)
-    finish = epilogue_function(epilogue, plan.out)
-    load_old = source_element(ELEMENT) if epilogue.beta else no_source
-    load_residual = source_element(ELEMENT) if epilogue.residual else no_source
-
-    @cuda.jit(device=True)
-    def element(value, down, right, old, residual, given, terms):  # type: ignore[no-untyped-def]
-        batch, top, left, extents = given
-        row = min(np.int32(top + right), np.int32(extents.rows - 1))
-        column = min(np.int32(left + down), np.int32(extents.columns - 1))
-        before = load_old(old, batch, row, column)
-        added = load_residual(residual, batch, row, column)
-        of_all = np.int32(batch * extents.rows + row)
-        here = TileOrigin(of_all, column, of_all, column)
-        return finish(value, np.int32(0), np.int32(0), before, added, here, terms)
-
-    return element

@@ -15,12 +15,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma.device.vectors import map_columns, store_vector
 from numba_tma.host.annotations import DeviceFunction
-from numba_tma.kernels.matmul.epilogue import (
-    TileOrigin,
-    epilogue_function,
-    no_source,
-    source_element,
-)
+from numba_tma.kernels.matmul.epilogue import element_epilogue
 from numba_tma.kernels.matmul.tcgen05_plan import CHUNK_BYTES, LOADED_COLUMNS, Tcgen05Plan
 
 #: The sums of a product whose K is 0, which no instruction writes to an accumulator.
@@ -123,33 +118,19 @@ def same(value, column):  # type: ignore[no-untyped-def]
 
 
 def column_epilogue(plan: Tcgen05Plan) -> DeviceFunction:
-    """Return the epilogue of one element, which `map_columns` calls.
-
-    Sources are pairs of `MatrixBytes`. Elements outside the matrix read those of the last row and
-    column, and are not stored.
-    """
-    epilogue, ELEMENT = plan.epilogue, tma.Tile(1, plan.out)
-    if not epilogue.changes:
+    """Return the epilogue of one element as `map_columns` calls it; `element_epilogue` does it."""
+    if not plan.epilogue.changes:
 
         @cuda.jit(device=True)
         def unchanged(value, right, at, sources, extents, terms):  # type: ignore[no-untyped-def]
             return value
 
         return unchanged
-    finish = epilogue_function(epilogue, plan.out)
-    load_old = source_element(ELEMENT) if epilogue.beta else no_source
-    load_residual = source_element(ELEMENT) if epilogue.residual else no_source
+    finish = element_epilogue(plan.epilogue, plan.out)
 
     @cuda.jit(device=True)
     def element(value, right, at, sources, extents, terms):  # type: ignore[no-untyped-def]
         batch, row, left = at
-        old, residual = sources
-        row = min(np.int32(row), np.int32(extents.rows - 1))
-        column = min(np.int32(left + right), np.int32(extents.columns - 1))
-        before = load_old(old, batch, row, column)
-        added = load_residual(residual, batch, row, column)
-        of_all = np.int32(batch * extents.rows + row)
-        here = TileOrigin(of_all, column, of_all, column)
-        return finish(value, np.int32(0), np.int32(0), before, added, here, terms)
+        return finish(value, (batch, row, left + right), sources, extents, terms)
 
     return element
