@@ -5,8 +5,8 @@ with it (TMA writes it, each MMA warpgroup reads it), or the minimum of a stage.
 prologue and epilogue, and the last wave of tiles takes as long as a full one. DRAM takes as long as
 the matrices need, or longer if the stages have too few bytes in flight. L2 takes as long as all
 stages together need, of which blocks of a cluster read a part once. Rows that begin inside of cache
-lines take two. The three hide each other in part: they are added as powers. The constants are
-fitted to times that ``tests/benchmarks/sweeps/matmul.py --survey`` measures.
+lines take two. The three hide each other in part: the whole time is the p-norm of their times. The
+constants are fitted to times that ``tests/benchmarks/sweeps/matmul.py --survey`` measures.
 
 Operands that TMA cannot address are copied, or loaded by the kernel for such operands: that of both
 which is expected to take less time.
@@ -126,12 +126,12 @@ _SHARED, _DRAM, _PARTS = 128, 1860, 2210
 _LATENCY = 2960  # cycles from a load's issue to the full stage
 _FIRST, _SECOND_KERNEL = 940, 5180  # cycles until the first load arrives; of a second launch
 _CLUSTER = 979  # cycles until the blocks of a cluster have met
-_SHORT = 0.00199  # fraction of a stage and column that short rows of b's boxes take longer
-_WAITING = 0.86  # fraction of the columns' time that one epilogue tile in flight adds
+_SHORT = 0.00199  # relative time of a stage that each column adds where rows of b's boxes are short
+_WAITING = 0.86  # relative time that an epilogue with one tile in flight takes longer
 _ARRIVING = 19.1  # bytes of the first stage per cycle
 _STAGE, _TILE, _COLUMN = 408, 478, 16.9  # cycles of a stage at least; of a tile, and its columns
 _L2 = 17500  # bytes per cycle, of whole lines
-_POWER = 1.79  # of the times of SMs, DRAM and L2, whose sum is the power of the whole time
+_POWER = 1.79  # the exponent p of the norm
 _ALIGNED = 3270  # nanoseconds of a launch
 
 
