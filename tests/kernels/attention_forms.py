@@ -18,6 +18,7 @@ from numba_tma.kernels.attention.choice import (
     FP8_FEW_QUERIES_PLANS,
     FP8_PLANS,
     PLANS,
+    in_registers,
     plan_for,
 )
 from numba_tma.kernels.attention.kernel import attention_kernel
@@ -112,7 +113,8 @@ def plan_of(name: str) -> AttentionPlan:
         return (FP8_FEW_QUERIES_PLANS if problem.is_fp8 else FEW_QUERIES_PLANS)[problem.head_dim]
     if problem.packed:
         return plan_for(problem, ROWS + 1, 1, 1, 1, 1)
-    return (FP8_PLANS if problem.is_fp8 else PLANS)[problem.head_dim]
+    plans = FP8_PLANS if problem.is_fp8 else PLANS
+    return in_registers(plans[problem.head_dim], problem, 1 + problem.splits)
 
 
 def form(name: str) -> tuple[Any, tuple[Any, ...]]:

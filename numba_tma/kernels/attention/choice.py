@@ -154,10 +154,17 @@ def plan_for(
     plan = min(reckoned, key=lambda plan: reckoned[plan].time)
     _, splits, lengths, traffic = reckoned[plan]
     if splits > 1:
+        plan = in_registers(plan, problem, splits)
         return replace(plan, splits=splits, heads_together=1 if is_even else 0)
     if is_even:
         return replace(plan, heads_together=1)
     return replace(plan, heads_together=most_heads_together(lengths, traffic, sms))
+
+
+def in_registers(plan: AttentionPlan, problem: AttentionProblem, splits: int = 1) -> AttentionPlan:
+    """Return a plan, without turns where ptxas would spill for them: of head dim 256."""
+    spills = problem.head_dim == 256 and (problem.softcap or splits > 1)
+    return replace(plan, turns=False) if spills else plan
 
 
 def candidates_for(problem: AttentionProblem, queries: int, group: int) -> tuple[Candidate, ...]:
@@ -175,7 +182,8 @@ def candidates_for(problem: AttentionProblem, queries: int, group: int) -> tuple
         return (Candidate(PACKED_PLANS.get((depth, causal), PLANS[depth]), OTHER_TIMES),)
     plans = CANDIDATES[depth, causal]
     if problem.left or problem.right or problem.softcap:
-        return plans[:1]  # there are no times for these
+        usual = in_registers(plans[0].plan, problem)
+        return (plans[0]._replace(plan=usual),)  # there are no times for others
     packs = [n for n in PACKS if group % n == 0]
     return tuple(
         Candidate(replace(plan, packed_heads=n), times) for plan, times in plans for n in packs

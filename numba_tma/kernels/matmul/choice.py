@@ -34,8 +34,8 @@ from numba_tma.kernels.matmul.plan import (
     SwappedConfig,
     Tcgen05Config,
     UnalignedConfig,
-    narrow,
     shares_of,
+    stored,
     unaligned_extent,
 )
 
@@ -141,23 +141,24 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     together, down, right = max(1, sms // config.blocks), m * config.cluster, n * config.across
     clusters = -(-p.rows // down) * -(-p.columns // right) * p.batch * config.splits
     waves = -(-clusters // together)
-    written = m + n
+    wide = stored(n, p.majors[1])
+    written = m + wide
     read = m + m // 64 * n  # each warpgroup reads its rows of a, and all of b
     stage = max((written + read) / _SHARED * config.k, _STAGE)
-    short = p.majors[1] == "MN" and n % 64 > 0  # rows of b's boxes are half a line, or less
+    short = p.majors[1] == "MN" and n < 64  # rows of b's boxes are half a line
     stage *= 1 + short * _SHORT * n
     column = _COLUMN * (1 + (config.out_stages == 1) * _WAITING)
     tile = -(-p.steps(config) // config.splits) * stage + _TILE + column * max(n, 64)
     elements = p.batch * p.rows * p.columns
     factors = p.batch * (p.rows + p.columns) * p.k * p.itemsize
-    loaded = (min(m, p.rows) + min(n, p.columns)) * config.k
+    loaded = (min(m, p.rows) + min(wide, p.columns)) * config.k
     free = SHARED_BYTES - m * config.out_stages * config.out_bytes
-    in_flight = (min(config.stages, free // ((m + n) * config.k)) - 1) * loaded
+    in_flight = (min(config.stages, free // (written * config.k)) - 1) * loaded
     busy = min(1, clusters / together) * sms
     rate = min(_DRAM, busy * in_flight / _LATENCY)
     first = _FIRST + (m + n) * config.k / _ARRIVING + (config.blocks > 1) * _CLUSTER
     lines = min(down, p.rows) * (1 + p.split_lines[0])
-    lines += min(right, p.columns) * (1 + max(short, p.split_lines[1]))
+    lines += min(wide * config.across, p.columns) * (1 + max(short, p.split_lines[1]))
     from_l2 = clusters // config.splits * lines * p.k * p.itemsize / _L2
     from_dram = (factors + elements * p.out_itemsize) / rate
     times = first + waves * tile, from_dram, from_l2
@@ -196,10 +197,9 @@ def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int
     slots = _at_once(config.cluster, sms) * config.blocks
     tiles = -(-p.rows // config.n) * -(-p.columns // config.m) * p.batch
     loaded = config.m + min(config.n, p.rows)  # rows of K elements; those of a come from L2
-    held = narrow(config.n, p.majors[0])
-    received = _received(config.m, held, config.cluster)
+    received = _received(config.m, config.n, config.cluster)
     free = SHARED_BYTES // config.blocks - 4 * received - 1024 * (config.blocks > 1)
-    most_stages = free // ((config.m + held) * config.k) - 1
+    most_stages = free // ((config.m + stored(config.n, p.majors[0])) * config.k) - 1
     if most_stages < 1:
         return math.inf
     in_flight = min(most_stages, max(1, p.steps(config) / config.cluster)) * loaded * config.k

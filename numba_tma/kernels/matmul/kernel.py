@@ -80,36 +80,39 @@ def load_mn_major(operand, tile, at, barrier, rank, mask):  # type: ignore[no-un
 LOAD = {"K": load_k_major, "MN": load_mn_major}
 
 
-def multicast_load(copy: tma.Tile, major: str, share: int) -> DeviceFunction:
-    """Return the load of this block's share of a tile, for all blocks of `mask`."""
-    # Rows and bytes of a copy. K-major: one copy for the share; MN-major: one per swizzle slab.
-    ROWS, NBYTES = copy.shape[1 if major == "K" else 2], copy.shared_nbytes
+def multicast_load(tile: tma.Tile, major: str, blocks: int) -> DeviceFunction:
+    """Return the load of this block's share of a tile, for all blocks of `mask`.
+
+    Each block copies equally many lines, in each slab: rows, or elements of K if MN-major.
+    """
+    LINES, SLAB, SLABS = tile.shape[1] // blocks, tile.slab, tile.num_slabs
+    NBYTES, SLAB_NBYTES = LINES * tile.pitch, tile.slab_nbytes
 
     @cuda.jit(device=True)
-    def load_share(operand, tile, at, barrier, rank, mask):  # type: ignore[no-untyped-def]
-        for i in range(rank * share, (rank + 1) * share, ROWS):
-            to, coords = tile.address + i // ROWS * NBYTES, (at[0], at[1] + i, at[2])
-            ptx.cp_async_bulk_tensor_load(to, operand, coords, barrier, multicast=mask)
+    def load_rows(operand, tile, at, barrier, rank, mask):  # type: ignore[no-untyped-def]
+        to, coords = tile.address + rank * NBYTES, (at[0], at[1] + rank * LINES, at[2])
+        ptx.cp_async_bulk_tensor_load(to, operand, coords, barrier, multicast=mask)
 
     @cuda.jit(device=True)
     def load_slabs(operand, tile, at, barrier, rank, mask):  # type: ignore[no-untyped-def]
-        for i in range(rank * share, (rank + 1) * share, ROWS):
-            to, coords = tile.address + i // ROWS * NBYTES, (at[0], at[2], at[1] + i)
+        for i in range(SLABS):
+            to = tile.address + i * SLAB_NBYTES + rank * NBYTES
+            coords = at[0], at[2] + rank * LINES, at[1] + i * SLAB
             ptx.cp_async_bulk_tensor_load(to, operand, coords, barrier, multicast=mask)
 
-    return load_share if major == "K" else load_slabs
+    return load_rows if major == "K" else load_slabs
 
 
 def a_load(plan: MatmulPlan) -> DeviceFunction:
     """Return the load of a: the whole tile, or the block's share of it, which is multicast."""
-    shared = plan.config.across > 1
-    return multicast_load(plan.a_copy, plan.a_major, plan.a_share) if shared else LOAD[plan.a_major]
+    blocks = plan.config.across
+    return multicast_load(plan.a_tile, plan.a_major, blocks) if blocks > 1 else LOAD[plan.a_major]
 
 
 def b_load(plan: MatmulPlan) -> DeviceFunction:
     """Return the load of b: the whole tile, or the block's share of it, which is multicast."""
-    shared = plan.config.cluster > 1
-    return multicast_load(plan.b_copy, plan.b_major, plan.b_share) if shared else LOAD[plan.b_major]
+    blocks = plan.config.cluster
+    return multicast_load(plan.b_tile, plan.b_major, blocks) if blocks > 1 else LOAD[plan.b_major]
 
 
 def operands_load(plan: MatmulPlan) -> DeviceFunction:

@@ -304,32 +304,22 @@ class MatmulPlan:
     @property
     def a_tile(self) -> Tile:
         """The tile of a in a stage."""
-        return operand_tile(self.config.m, self.k, self.a, self.a_major, self.a_share)
+        return operand_tile(self.config.m, self.k, self.a, self.a_major)
 
     @property
     def b_tile(self) -> Tile:
         """The tile of b in a stage."""
-        return operand_tile(self.config.n, self.k, self.b, self.b_major, self.b_share)
-
-    @property
-    def a_share(self) -> int:
-        """Rows of a that each of the blocks beside each other loads for all of them."""
-        return self.config.m // self.config.across
-
-    @property
-    def b_share(self) -> int:
-        """Columns of b that each of the blocks below each other loads for all of them."""
-        return self.config.n // self.config.cluster
+        return operand_tile(self.config.n, self.k, self.b, self.b_major)
 
     @property
     def a_copy(self) -> Tile:
-        """The box of one TMA copy of a: the whole tile, or a share or a slab of it."""
-        return copy_tile(self.a_tile, self.a_major, self.a_share)
+        """The box of one TMA copy of a: the tile, or what each block beside others copies of it."""
+        return copy_tile(self.a_tile, self.config.across)
 
     @property
     def b_copy(self) -> Tile:
-        """The box of one TMA copy of b: the whole tile, or a share or a slab of it."""
-        return copy_tile(self.b_tile, self.b_major, self.b_share)
+        """The box of one TMA copy of b: the tile, or what each block below others copies of it."""
+        return copy_tile(self.b_tile, self.config.cluster)
 
     @property
     def out_columns(self) -> int:
@@ -362,7 +352,7 @@ class MatmulPlan:
     @property
     def stage_nbytes(self) -> int:
         """Bytes of a stage: a tile of a and one of b."""
-        return self.a_tile.nbytes + self.b_tile.nbytes
+        return self.a_tile.shared_nbytes + self.b_tile.shared_nbytes
 
     @property
     def threads(self) -> int:
@@ -464,7 +454,7 @@ class NarrowPlan(ABC):
     @property
     def stage_nbytes(self) -> int:
         """Bytes of a stage: a tile of a and one of b."""
-        return self.a_tile.nbytes + self.b_tile.nbytes
+        return self.a_tile.shared_nbytes + self.b_tile.shared_nbytes
 
     @property
     def _free(self) -> int:
@@ -496,12 +486,12 @@ class SwappedPlan(NarrowPlan):
     @property
     def rows(self) -> int:
         """Rows of an output tile."""
-        return self.config.m if self.config.first == "a" else narrow(self.config.n, self.a_major)
+        return self.config.m if self.config.first == "a" else self.config.n
 
     @property
     def columns(self) -> int:
         """Columns of an output tile."""
-        return self.config.m if self.config.first == "b" else narrow(self.config.n, self.b_major)
+        return self.config.m if self.config.first == "b" else self.config.n
 
     @property
     def _blocks(self) -> int:
@@ -537,12 +527,11 @@ def accumulator_of(operand: DType) -> DType:
     return as_dtype("i32" if operand.name in ("i8", "u8") else "f32")
 
 
-def narrow(n: int, major: str) -> int:
-    """Return the extent of an operand that has to be `n` at least: whole swizzle spans along it.
-
-    The narrowest swizzle spans 16 elements.
-    """
-    return -(-n // 16) * 16 if major == "MN" else n
+def stored(n: int, major: str) -> int:
+    """Return how many 16-bit elements `n` rows of an operand take along them in shared memory."""
+    if major == "K":
+        return n
+    return -(-n // 64) * 64 if n > 32 else max(16, 1 << (n - 1).bit_length())
 
 
 @functools.cache
@@ -559,21 +548,29 @@ def unaligned_extent(n: int, major: str) -> int:
     return n if major == "K" else max(16, 1 << (n - 1).bit_length())
 
 
-def operand_tile(rows: int, k: int, dtype: DType, major: str, share: int = 0) -> Tile:
-    """Return the tile of `rows` x `k` of an operand; each copy moves `share` rows, or all."""
+def operand_tile(rows: int, k: int, dtype: DType, major: str, part: int = 0) -> Tile:
+    """Return the tile of `rows` x `k` of an operand.
+
+    MN-major rows lie in one swizzle span, or in slabs of 128 bytes, the last of which may be cut:
+    copies of narrower slabs read halves of cache lines. If parts of the rows are multiplied apart,
+    each has whole spans.
+    """
     if major == "K":
         return row_tile(rows, k, dtype)
-    span = math.gcd(share or rows, 128 // dtype.itemsize) * dtype.itemsize
-    return Tile((1, k, rows), dtype, _SWIZZLES[span])
+    span = max(32, 1 << (rows * dtype.itemsize - 1).bit_length())
+    if part:
+        span = math.gcd(part * dtype.itemsize, 128)
+    return Tile((1, k, rows), dtype, _SWIZZLES[min(128, span)])
 
 
-def copy_tile(tile: Tile, major: str, share: int) -> Tile:
-    """Return the box of one copy of an operand's tile, of which a block loads `share` rows."""
-    _, rows, k = tile.shape if major == "K" else (1, *tile.shape[:0:-1])
-    if share == rows:
+def copy_tile(tile: Tile, blocks: int) -> Tile:
+    """Return the box of one copy of an operand's tile, whose lines `blocks` share evenly.
+
+    Lines are rows of a K-major operand, and elements of K of an MN-major one, slab by slab.
+    """
+    if blocks == 1:
         return tile
-    box = (1, share, k) if major == "K" else (1, k, tile.slab)
-    return Tile(box, tile.dtype, tile.swizzle)
+    return Tile((1, tile.shape[1] // blocks, tile.slab), tile.dtype, tile.swizzle)
 
 
 def row_tile(rows: int, columns: int, dtype: DType) -> Tile:

@@ -76,6 +76,7 @@ def test_a_step_computes_and_moves_nothing(name):
     # Waits, and where the tiles are, for which ptxas uses other registers in a smaller block.
     around = 110 + (7 if plan.warpgroups == 1 else 5) * found[product]
     around += 4 * (plan.packed_heads > 1)  # a row's query is the row over the heads
+    around += 4 * plan.turns  # waits for the turn, and ends it
     assert sum(found.values()) <= (4.5 + masked) * scores + outputs + added + around, found
 
 

@@ -415,12 +415,12 @@ def test_short_rows_of_boxes_take_a_line_each():
     """The lines of b are split, whether or not its rows begin inside of one."""
     problem = MatmulProblem(4096, 4096, 4096, majors=("K", "MN"))
     split = replace(problem, split_lines=(False, True))
-    for n, short in ((224, True), (256, False)):
-        times = [expected_cycles(p, Config(128, n), SMS) for p in (problem, split)]
+    for n, short in ((32, True), (224, False), (256, False)):
+        times = [expected_cycles(p, Config(64, n), SMS) for p in (problem, split)]
         assert (times[0] == times[1]) == short and times[0] <= times[1]
     along_k = replace(problem, majors=("K", "K"))
-    whole, short = (expected_cycles(p, Config(128, 224), SMS) for p in (along_k, problem))
-    assert 1.2 < short / whole < 1.6  # 442 us beside 342 on an H100, at 5120 cubed
+    whole, wide = (expected_cycles(p, Config(128, 224), SMS) for p in (along_k, problem))
+    assert 1 < wide / whole < 1.1  # 256 columns of b are loaded
 
 
 def test_blocks_of_a_cluster_read_their_columns_once():

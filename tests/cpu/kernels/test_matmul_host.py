@@ -18,6 +18,7 @@ from numba import cuda
 from numba_tma.host import cache_files
 from numba_tma.host import driver as _driver
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.kernels._host import launch as _launch
 from numba_tma.kernels._host.device import fewest_in_same_waves, resident_clusters
 from numba_tma.kernels.matmul import dense as module
@@ -320,11 +321,11 @@ def test_few_rows_of_a_narrow_layer_are_a_cluster_each(gpu):
     assert config.cluster > 1 and done.blocks == 512 // config.m * config.cluster
 
 
-def test_few_rows_that_lie_along_m_are_16(gpu):
-    """The narrowest swizzle spans 32 B."""
+def test_few_rows_that_lie_along_m_take_a_span_each(gpu):
+    """The narrowest swizzle spans 32 B, of which 8 rows of bf16 leave half."""
     done = launched(gpu, *pair(8, 4096, 4096, "NT"), Array(3, (8, 4096)))
     assert (done.form.a_major, done.form.b_major) == ("MN", "MN")
-    assert done.form.a_tile.shape == (1, done.form.k, 16)
+    assert done.form.a_tile == Tile((1, done.form.k, 8), "bf16", Swizzle.B32)
 
 
 def test_few_rows_of_integers_stay(gpu):

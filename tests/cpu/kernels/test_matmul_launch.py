@@ -149,12 +149,13 @@ def test_what_the_choice_depends_on(gpu, monkeypatch, name):  # noqa: F811
     assert (problem.rows, problem.columns, problem.k) == (*out.shape, a.shape[1])
 
 
-def test_few_rows_that_lie_along_m_are_whole_swizzle_spans(gpu):  # noqa: F811
-    """A span of 32 B has 16 rows of bf16."""
-    for n, whole in ((8, 16), (16, 16), (24, 32), (128, 128)):
+def test_few_rows_that_lie_along_m_are_in_one_swizzle_span_or_in_slabs(gpu):  # noqa: F811
+    """A span of 128 B has 64 rows of bf16."""
+    for n, span in ((8, 32), (16, 32), (24, 64), (40, 128), (72, 128), (128, 128)):
         a, b = Array(1, (96, n)).T, Array(2, (96, 200))
         plan, *_ = launched(gpu, a, b, Array(3, (n, 200)), config=SwappedConfig(64, n))
-        assert (plan.a_major, plan.rows, plan.n) == ("MN", whole, whole)
+        assert (plan.a_major, plan.rows, plan.n) == ("MN", n, n)
+        assert plan.a_tile.swizzle.span == span
 
 
 @pytest.mark.parametrize("k", [0, 1, 65])
