@@ -126,13 +126,22 @@ _SHARED, _DRAM, _PARTS = 128, 1860, 2210
 _LATENCY = 2960  # cycles from a load's issue to the full stage
 _FIRST, _SECOND_KERNEL = 940, 5180  # cycles until the first load arrives; of a second launch
 _CLUSTER = 979  # cycles until the blocks of a cluster have met
-_SHORT = 0.00199  # relative time of a stage that each column adds where rows of b's boxes are short
+_REQUEST = 2.5  # cycles of an SM for a line
 _WAITING = 0.86  # relative time that an epilogue with one tile in flight takes longer
 _ARRIVING = 19.1  # bytes of the first stage per cycle
 _STAGE, _TILE, _COLUMN = 408, 478, 16.9  # cycles of a stage at least; of a tile, and its columns
 _L2 = 17500  # bytes per cycle, of whole lines
 _POWER = 1.79  # the exponent p of the norm
 _ALIGNED = 3270  # nanoseconds of a launch
+
+
+def _requests(rows: int, major: str, split: float) -> float:
+    """Return how many lines of 128 bytes the copies of 64 elements of K of `rows` rows request.
+
+    Copies of MN-major rows request whole slabs. Of split rows each takes two lines, or one for each
+    element of K.
+    """
+    return (rows if major == "K" else -(-rows // 64) * 64) * (1 + split)
 
 
 def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
@@ -144,9 +153,12 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     wide = stored(n, p.majors[1])
     written = m + wide
     read = m + m // 64 * n  # each warpgroup reads its rows of a, and all of b
-    stage = max((written + read) / _SHARED * config.k, _STAGE)
-    short = p.majors[1] == "MN" and n < 64  # rows of b's boxes are half a line
-    stage *= 1 + short * _SHORT * n
+    halves = p.majors[1] == "MN" and n % 64 > 0  # every other tile of b begins inside of lines
+    split = max(halves / 2, p.split_lines[1])
+    a_lines = _requests(min(down, p.rows), p.majors[0], p.split_lines[0])
+    b_lines = _requests(min(right, p.columns), p.majors[1], split)
+    requests = (a_lines + b_lines) / config.blocks * _REQUEST
+    stage = max(max((written + read) / _SHARED, requests / 128) * config.k, _STAGE)
     column = _COLUMN * (1 + (config.out_stages == 1) * _WAITING)
     tile = -(-p.steps(config) // config.splits) * stage + _TILE + column * max(n, 64)
     elements = p.batch * p.rows * p.columns
@@ -157,9 +169,7 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     busy = min(1, clusters / together) * sms
     rate = min(_DRAM, busy * in_flight / _LATENCY)
     first = _FIRST + (m + n) * config.k / _ARRIVING + (config.blocks > 1) * _CLUSTER
-    lines = min(down, p.rows) * (1 + p.split_lines[0])
-    lines += min(wide * config.across, p.columns) * (1 + max(short, p.split_lines[1]))
-    from_l2 = clusters // config.splits * lines * p.k * p.itemsize / _L2
+    from_l2 = clusters // config.splits * (a_lines + b_lines) * p.k * p.itemsize / _L2
     from_dram = (factors + elements * p.out_itemsize) / rate
     times = first + waves * tile, from_dram, from_l2
     cycles = sum(time**_POWER for time in times) ** (1 / _POWER)
@@ -204,16 +214,19 @@ def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int
         return math.inf
     in_flight = min(most_stages, max(1, p.steps(config) / config.cluster)) * loaded * config.k
 
+    lines = _requests(config.m, p.majors[1], p.split_lines[1])
+    lines += _requests(min(config.n, p.rows), p.majors[0], p.split_lines[0])
+
     def wave(tiles: int) -> float:
         blocks = tiles * config.cluster
-        most = min(blocks * in_flight / _IN_FLIGHT, min(blocks, sms) * _PORT)
-        return tiles * p.k * p.itemsize * max(loaded / most, config.m / _STREAM)
+        arriving = loaded * _IN_FLIGHT / (blocks * in_flight)
+        passing = max(lines / (min(blocks, sms) * _PORT), config.m / _STREAM)
+        return tiles * p.k * p.itemsize * max(arriving, passing)
 
     waves, rest = divmod(tiles, slots)
     time = waves * wave(slots) + (wave(rest) if rest else 0)
     if config.cluster > 1:
         time += -(-tiles // slots) * (_ALONE + received / _SUMMED)
-    lines = config.m * (1 + p.split_lines[1]) + min(config.n, p.rows) * (1 + p.split_lines[0])
     time = max(time, tiles * p.k * p.itemsize * lines / _LINES)
     return time + p.batch * p.rows * p.columns / _WRITTEN
 
@@ -237,6 +250,7 @@ def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
 _LAUNCHED, _TILES, _REDUCED = 4000, 585, 360  # of all; of a tile; of a cluster's tile
 _MIXED = 1.21  # factor on a stage whose second operand alone is contiguous along M or N
 _ROUND, _CHUNK = 289, 227  # of a stage, and of each chunk that a thread moves
+_STRAIGHT = 900
 _STAGED, _STORED = 33.5, 1140  # bytes per nanosecond and SM; elements of the result
 _READ = 9090  # bytes per nanosecond from DRAM
 _COPY, _COPIED = 3240, 1380  # of a launch; bytes of an operand, each read and written
@@ -265,7 +279,8 @@ def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: 
     tile = stages * stage + _TILES
     if config.cluster > 1:
         tile += _REDUCED + received / _SUMMED
-    time = _LAUNCHED + -(-blocks // slots) * tile + p.batch * p.rows * p.columns / _STORED
+    stored_at = _STORED if config.first == "b" else _STRAIGHT
+    time = _LAUNCHED + -(-blocks // slots) * tile + p.batch * p.rows * p.columns / stored_at
     return time + p.batch * (p.rows + p.columns) * p.k * p.itemsize / _READ
 
 
