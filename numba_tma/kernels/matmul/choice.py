@@ -108,6 +108,11 @@ class MatmulProblem:
     copied: tuple[int, ...] = ()  #: bytes of each operand that TMA cannot address
     majors: tuple[str, str] = ("K", "K")  #: along what a and b are contiguous, as in plans
 
+    @property
+    def scattered(self) -> bool:
+        """Whether TMA cannot store a result whose rows follow each other: threads do."""
+        return self.columns * self.out_itemsize % 16 > 0
+
     @functools.cached_property
     def swapped(self) -> MatmulProblem:
         """The transposed problem, whose rows are columns."""
@@ -122,17 +127,23 @@ class MatmulProblem:
 # Fitted, as the constants below, to 4,700 times of 238 products on an H200 and an H100
 # (`matmul_times_*.json`); in cycles of 1.6 GHz.
 # Bytes per cycle: an SM's shared memory, DRAM, and the split-K reduction.
-_SHARED, _DRAM, _PARTS = 128, 1860, 2210
-_LATENCY = 2960  # cycles from a load's issue to the full stage
+_SHARED, _DRAM, _PARTS = 119, 1820, 1930
+_LATENCY = 4470  # cycles from a load's issue to the full stage
 _FIRST, _SECOND_KERNEL = 940, 5180  # cycles until the first load arrives; of a second launch
-_CLUSTER = 979  # cycles until the blocks of a cluster have met
-_REQUEST = 2.5  # cycles of an SM for a line
-_WAITING = 0.86  # relative time that an epilogue with one tile in flight takes longer
-_ARRIVING = 19.1  # bytes of the first stage per cycle
-_STAGE, _TILE, _COLUMN = 408, 478, 16.9  # cycles of a stage at least; of a tile, and its columns
-_L2 = 17500  # bytes per cycle, of whole lines
-_POWER = 1.79  # the exponent p of the norm
-_ALIGNED = 3270  # nanoseconds of a launch
+_CLUSTER = 990  # cycles until the blocks of a cluster have met
+_REQUEST = 1.72  # cycles of an SM for a line
+_WAITING = 0.753  # relative time that an epilogue with one tile in flight takes longer
+_SCATTERED = 2.88  # relative time that an epilogue takes longer whose threads store
+_ARRIVING = 20.5  # bytes of the first stage per cycle
+_STAGE, _TILE, _COLUMN = 423, 47.3, 12.9  # cycles of a stage at least; of a tile, and its columns
+_L2 = 12800  # bytes per cycle, of whole lines
+_POWER = 2.24  # the exponent p of the norm
+_ALIGNED = 3580  # nanoseconds of a launch
+
+
+def _at_once(cluster: int, sms: int) -> int:
+    """Return how many clusters run at once, one block on an SM."""
+    return max(1, sms * AT_ONCE[cluster] // 132)
 
 
 def _requests(rows: int, major: str, split: float) -> float:
@@ -147,7 +158,7 @@ def _requests(rows: int, major: str, split: float) -> float:
 def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     """Return how many cycles a matmul is expected to take."""
     p, m, n = problem, config.m, config.n
-    together, down, right = max(1, sms // config.blocks), m * config.cluster, n * config.across
+    together, down, right = _at_once(config.blocks, sms), m * config.cluster, n * config.across
     clusters = -(-p.rows // down) * -(-p.columns // right) * p.batch * config.splits
     waves = -(-clusters // together)
     wide = stored(n, p.majors[1])
@@ -159,7 +170,7 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     b_lines = _requests(min(right, p.columns), p.majors[1], split)
     requests = (a_lines + b_lines) / config.blocks * _REQUEST
     stage = max(max((written + read) / _SHARED, requests / 128) * config.k, _STAGE)
-    column = _COLUMN * (1 + (config.out_stages == 1) * _WAITING)
+    column = _COLUMN * (1 + (config.out_stages == 1) * _WAITING + p.scattered * _SCATTERED)
     tile = -(-p.steps(config) // config.splits) * stage + _TILE + column * max(n, 64)
     elements = p.batch * p.rows * p.columns
     factors = p.batch * (p.rows + p.columns) * p.k * p.itemsize
@@ -179,23 +190,25 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
 
 
 # Few rows or columns.
-_STREAM, _PORT = 3260, 71.9  # bytes per nanosecond: DRAM; what one SM takes
+_STREAM, _PORT = 3000, 97.4  # bytes per nanosecond: DRAM; what one SM takes
 _IN_FLIGHT = 1570  # nanoseconds from a load's issue to the full stage
-_ALONE = 480  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
-_SUMMED = 2.47  # sums that a block receives per nanosecond
-_LINES = 8560  # bytes of lines per nanosecond from L2
-_WRITTEN = 147  # elements of the result per nanosecond
-_NARROW = 4900  # nanoseconds of a launch
-
-
-def _at_once(cluster: int, sms: int) -> int:
-    """Return how many clusters run at once, one block on an SM."""
-    return max(1, sms * AT_ONCE[cluster] // 132)
+_ALONE = 504  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
+_SUMMED = 2.2  # sums that a block receives per nanosecond
+_LINES = 9000  # bytes of lines per nanosecond from L2
+_WRITTEN = 204  # elements of the result per nanosecond
+_STRAIGHT = 179  # elements per nanosecond of pairs that are stored one by one
+_NARROW = 4810  # nanoseconds of a launch
 
 
 def _received(m: int, n: int, cluster: int) -> int:
     """Return how many sums a block of a cluster receives, the padding of their rows included."""
     return cluster * (n // shares_of(n, cluster)) * (m + 4) if cluster > 1 else 0
+
+
+def _straight(problem: MatmulProblem, config: SwappedConfig | UnalignedConfig) -> float:
+    """Return how much longer stores take whose threads have pairs of a row, not of a column."""
+    pairs = config.first == "a" and problem.scattered
+    return pairs * problem.batch * problem.rows * problem.columns / _STRAIGHT
 
 
 def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int) -> float:
@@ -228,7 +241,8 @@ def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int
     if config.cluster > 1:
         time += -(-tiles // slots) * (_ALONE + received / _SUMMED)
     time = max(time, tiles * p.k * p.itemsize * lines / _LINES)
-    return time + p.batch * p.rows * p.columns / _WRITTEN
+    time += p.batch * p.rows * p.columns / _WRITTEN
+    return time + _straight(problem, config)
 
 
 def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
@@ -247,13 +261,11 @@ def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
 
 
 # Operands of any alignment, in nanoseconds.
-_LAUNCHED, _TILES, _REDUCED = 4000, 585, 360  # of all; of a tile; of a cluster's tile
-_MIXED = 1.21  # factor on a stage whose second operand alone is contiguous along M or N
-_ROUND, _CHUNK = 289, 227  # of a stage, and of each chunk that a thread moves
-_STRAIGHT = 900
-_STAGED, _STORED = 33.5, 1140  # bytes per nanosecond and SM; elements of the result
-_READ = 9090  # bytes per nanosecond from DRAM
-_COPY, _COPIED = 3240, 1380  # of a launch; bytes of an operand, each read and written
+_LAUNCHED, _TILES, _REDUCED = 4560, 602, 419  # of all; of a tile; of a cluster's tile
+_ROUND, _CHUNK = 329, 225  # of a stage, and of each chunk that a thread moves
+_STAGED = 26.7  # bytes per nanosecond and SM
+_READ = 11200  # bytes per nanosecond from DRAM
+_COPY, _COPIED = 3390, 1420  # of a launch; bytes of an operand, each read and written
 
 
 def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: int) -> float:
@@ -273,14 +285,11 @@ def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: 
     chunks = config.k // 64 + -(-n * config.k // 4096)
     staged = min(most, -(-blocks // sms)) * (WGMMA_ROWS + n) * config.k
     stage = max(_ROUND + _CHUNK * chunks, staged / _STAGED)
-    if p.majors == ("K", "MN"):
-        stage *= _MIXED
     stages = -(-p.steps(config) // config.cluster)
     tile = stages * stage + _TILES
     if config.cluster > 1:
         tile += _REDUCED + received / _SUMMED
-    stored_at = _STORED if config.first == "b" else _STRAIGHT
-    time = _LAUNCHED + -(-blocks // slots) * tile + p.batch * p.rows * p.columns / stored_at
+    time = _LAUNCHED + -(-blocks // slots) * tile + _straight(problem, config)
     return time + p.batch * (p.rows + p.columns) * p.k * p.itemsize / _READ
 
 
