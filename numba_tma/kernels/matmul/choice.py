@@ -1,12 +1,13 @@
 """Which configuration a matmul uses: the one that is expected, or was measured, to be fastest.
 
 The expectation is a cost model in cycles. A stage takes an SM as long as its shared memory is busy
-with it (TMA writes it, each MMA warpgroup reads it), or the minimum of a stage. A tile adds its
-prologue and epilogue, and the last wave of tiles takes as long as a full one. DRAM takes as long as
-the matrices need, or longer if the stages have too few bytes in flight. L2 takes as long as all
-stages together need, of which blocks of a cluster read a part once. Rows that begin inside of cache
-lines take two. The three hide each other in part: the whole time is the p-norm of their times. The
-constants are fitted to times that ``tests/benchmarks/sweeps/matmul.py --survey`` measures.
+with it (TMA writes it, each MMA warpgroup reads it), or as its copies request cache lines, or the
+minimum of a stage. A tile adds its prologue and epilogue, and the last wave of tiles takes as long
+as a full one. DRAM takes as long as the matrices need, or longer if the stages have too few bytes
+in flight. L2 takes as long as all stages together need. Blocks of a cluster request the lines that
+they share once. Rows that begin inside of cache lines take two. The three hide each other in part:
+the whole time is the p-norm of their times. The constants are fitted to times that
+``tests/benchmarks/sweeps/matmul.py --survey`` measures.
 
 Operands that TMA cannot address are copied, or loaded by the kernel for such operands: that of both
 which is expected to take less time.
@@ -124,14 +125,14 @@ class MatmulProblem:
         return -(-self.k * self.itemsize // config.k)
 
 
-# Fitted, as the constants below, to 4,700 times of 238 products on an H200 and an H100
+# Fitted, as the constants below, to 4,700 times of 239 products on an H200 and an H100
 # (`matmul_times_*.json`); in cycles of 1.6 GHz.
 # Bytes per cycle: an SM's shared memory, DRAM, and the split-K reduction.
 _SHARED, _DRAM, _PARTS = 119, 1820, 1930
 _LATENCY = 4470  # cycles from a load's issue to the full stage
 _FIRST, _SECOND_KERNEL = 940, 5180  # cycles until the first load arrives; of a second launch
 _CLUSTER = 990  # cycles until the blocks of a cluster have met
-_REQUEST = 1.72  # cycles of an SM for a line
+_REQUEST = 1.72  # cycles of an SM for a line that it requests
 _WAITING = 0.753  # relative time that an epilogue with one tile in flight takes longer
 _SCATTERED = 2.88  # relative time that an epilogue takes longer whose threads store
 _ARRIVING = 20.5  # bytes of the first stage per cycle
@@ -165,7 +166,7 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     written = m + wide
     read = m + m // 64 * n  # each warpgroup reads its rows of a, and all of b
     halves = p.majors[1] == "MN" and n % 64 > 0  # every other tile of b begins inside of lines
-    split = max(halves / 2, p.split_lines[1])
+    split = max(halves, p.split_lines[1])
     a_lines = _requests(min(down, p.rows), p.majors[0], p.split_lines[0])
     b_lines = _requests(min(right, p.columns), p.majors[1], split)
     requests = (a_lines + b_lines) / config.blocks * _REQUEST
@@ -190,7 +191,7 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
 
 
 # Few rows or columns.
-_STREAM, _PORT = 3000, 97.4  # bytes per nanosecond: DRAM; what one SM takes
+_STREAM, _PORT = 3000, 85  # bytes per nanosecond: DRAM; lines that one SM takes
 _IN_FLIGHT = 1570  # nanoseconds from a load's issue to the full stage
 _ALONE = 504  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
 _SUMMED = 2.2  # sums that a block receives per nanosecond

@@ -101,7 +101,7 @@ def test_no_product_is_expected_to_be_faster_than_an_h200(config, extents):
     assert expected >= least
     if rows == 4096:
         loaded = 2 * k * (rows + columns) + 2 * rows * columns
-        assert expected <= 2.2 * (waves * max(moved, 128 * multiplied / 2048) / 128 + loaded / 3000)
+        assert expected <= 2.5 * (waves * max(moved, 128 * multiplied / 2048) / 128 + loaded / 3000)
 
 
 def test_large_products_are_expected_at_most_of_the_peak():
@@ -153,32 +153,31 @@ MODEL = (Config(128, 256, 2), Config(), Config(128, 128), Config(64, 96), Config
          Config(64, 256, splits=2), Config(64, 64, k=256, splits=7),
          Config(64, 32, stages=2))  # fmt: skip
 CYCLES = {
-    (4096, 4096, 4096): [303698.9, 312987.0, 386821.1, 647070.6,
-        649453.9, 578154.1, 1382253.6, 1821079.0],
-    (16384, 512, 512, 1, 4, 4): [62685.8, 62783.1, 70474.9, 119462.9,
-        110531.3, 161717.7, 508952.8, 302966.5],
-    (1000, 300, 777, 3, 1, 2): [16819.7, 15880.6, 10337.6, 12487.2,
-        12160.9, 29922.4, 57850.1, 21949.1],
-    (300, 300, 300, 30): [26590.3, 25717.8, 22795.6, 25282.0,
-        28343.9, 63234.6, 160052.7, 56055.6],
-    (130, 70, 20000): [375605.6, 374725.5, 232367.4, 151914.3,
-        93958.0, 131976.6, 22403.3, 260295.2],
-    (40, 1, 100): [11397.1, 10558.9, 6687.7, 5005.0, 7000.7, 13748.3, 9909.5, 6371.9],
-    (64, 40, 100000, 1, 2, 4): [1838050.6, 2321150.3, 1423108.1, 959574.1,
-        733917.7, 806872.7, 99330.4, 2626091.5],
+    (4096, 4096, 4096): [310226.2, 320036.1, 397725.8, 645843.7,
+        665680.5, 593721.6, 1335559.5, 1820871.4],
+    (16384, 512, 512, 1, 4, 4): [57998.7, 58091.1, 65396.0, 108597.8,
+        100713.0, 158176.9, 470584.1, 302925.1],
+    (1000, 300, 777, 3, 1, 2): [25003.2, 24025.3, 13985.2, 17730.0,
+        15242.6, 46880.0, 83293.1, 28862.1],
+    (300, 300, 300, 30): [41701.6, 40745.4, 33101.4, 37596.8, 37677.1, 105459.8, 238254.7, 77188.2],
+    (130, 70, 20000): [418260.7, 417434.0, 257091.5, 165389.6,
+        102252.9, 151662.1, 24459.0, 344389.5],
+    (40, 1, 100): [19407.4, 18482.8, 10422.1, 7673.7, 8512.6, 21677.8, 11521.2, 8711.6],
+    (64, 40, 100000, 1, 2, 4): [2017529.0, 2801797.0, 1705244.1, 1160684.0,
+        951250.0, 1002942.9, 120659.0, 3819070.6],
 }  # fmt: skip
 #: Nanoseconds of the model for few rows, on so many SMs.
 FEW_ROWS_MODEL = (SwappedConfig(64, 8, k=512), SwappedConfig(64, 32, 2, 2),
                   SwappedConfig(128, 16, 8), SwappedConfig(64, 64, 4, k=128))  # fmt: skip
 NANOSECONDS = {
-    ((1, 512, 8192), 132): [14815.2, 18111.1, 7578.2, 6432.1],
-    ((8, 8192, 8192), 132): [41616.9, 42977.9, 62418.8, 54440.1],
-    ((30, 16384, 1024), 132): [44514.8, 16358.4, 101808.0, 37651.2],
-    ((17, 700, 500, 3), 132): [2186.4, 3137.0, 14243.4, 7793.2],
-    ((64, 40000, 2000, 1, 1), 132): [213734.0, 80104.4, 473824.4, 96693.0],
-    ((5, 66, 9000), 1): [34550.2, 35911.2, 37198.7, 39034.1],
-    ((40, 100, 100), 1): [6160.0, 3975.7, 12929.6, 5737.7],
-    ((8, 64, 300), 132): [923.4, 2591.0, 4363.7, 3717.3],
+    ((1, 512, 8192), 132): [12531.5, 18242.3, 7486.5, 6671.4],
+    ((8, 8192, 8192), 132): [45060.5, 46553.6, 67261.1, 58861.9],
+    ((30, 16384, 1024), 132): [47148.7, 16580.4, 108861.4, 38879.0],
+    ((17, 700, 500, 3), 132): [2287.0, 3201.3, 15506.8, 8205.8],
+    ((64, 40000, 2000, 1, 1), 132): [225882.4, 80813.3, 506234.1, 96872.1],
+    ((5, 66, 9000), 1): [29225.1, 30718.2, 32510.3, 34189.5],
+    ((40, 100, 100), 1): [6152.4, 4232.4, 14068.1, 6210.5],
+    ((8, 64, 300), 132): [922.4, 2722.2, 4806.5, 3956.6],
 }
 
 
@@ -244,13 +243,13 @@ def test_what_is_tried_for_few_rows(rows, extents, k):
 
 #: Operands of any alignment: microseconds on an H100, configurations, and the model's.
 UNALIGNED = [
-    ((1848, 19, 6839), "KK", UnalignedConfig("a", 24, 8), 28.6, 23.1),
-    ((112, 14269, 857), "MK", UnalignedConfig("b", 112), 42.6, 65.2),
-    ((16375, 64, 685), "MN", UnalignedConfig("a", 64), 24.0, 21.1),
+    ((1848, 19, 6839), "KK", UnalignedConfig("a", 24, 8), 28.6, 24.1),
+    ((112, 14269, 857), "MK", UnalignedConfig("b", 112), 42.6, 55.0),
+    ((16375, 64, 685), "MN", UnalignedConfig("a", 64), 24.0, 20.7),
     ((283, 2699, 203), "MN", UnalignedConfig("b", 64), 12.0, 10.2),
-    ((257, 1192, 91), "KK", UnalignedConfig("b", 64, 2), 10.1, 8.2),
-    ((1, 10377, 1161), "MN", UnalignedConfig("b", 8, k=256), 24.3, 21.5),
-    ((2571, 320, 4544), "MN", UnalignedConfig("a", 64), 77.4, 93.2),
+    ((257, 1192, 91), "KK", UnalignedConfig("b", 64, 2), 10.1, 8.8),
+    ((1, 10377, 1161), "MN", UnalignedConfig("b", 8, k=256), 24.3, 22.7),
+    ((2571, 320, 4544), "MN", UnalignedConfig("a", 64), 77.4, 94.8),
 ]
 
 
@@ -273,12 +272,12 @@ UNALIGNED_MODEL = (UnalignedConfig("a", 24, 8), UnalignedConfig("b", 64),
                    UnalignedConfig("a", 72, 2), UnalignedConfig("b", 8, k=256),
                    UnalignedConfig("a", 8))  # fmt: skip
 UNALIGNED_TIMES = {
-    ((1848, 19, 6839), "KK"): [23127.1, 135504.1, 88645.5, 84321.1, 111215.1],
-    ((283, 2699, 203), "MN"): [59957.4, 10176.2, 20345.0, 15102.2, 22663.2],
-    ((2571, 320, 4544), "MK"): [236350.9, 111031.3, 232305.5, 258069.8, 493797.0],
-    ((5, 4001, 1001), "KM"): [30171.6, 24636.8, 25350.4, 16876.8, 24264.0],
-    ((70, 70, 40000), "NN"): [84573.4, 753946.4, 526468.3, 451533.4, 612071.4],
-    ((1, 1, 1), "KK"): [7676.9, 5782.0, 10333.4, 6009.0, 5555.0],
+    ((1848, 19, 6839), "KK"): [24091.4, 138945.1, 91024.1, 85958.1, 115066.2],
+    ((283, 2699, 203), "MN"): [68983.0, 10186.1, 25606.0, 15678.6, 27407.2],
+    ((2571, 320, 4544), "MK"): [247609.5, 94766.8, 238169.5, 230221.7, 510107.8],
+    ((5, 4001, 1001), "KM"): [30423.7, 25542.1, 23797.2, 17510.1, 22053.8],
+    ((70, 70, 40000), "NN"): [87902.6, 774287.0, 536091.7, 461264.0, 633689.4],
+    ((1, 1, 1), "KK"): [8563.2, 6391.0, 11485.9, 6616.0, 6166.0],
 }
 
 
@@ -326,11 +325,11 @@ def test_copies_are_launched_and_read_and_write(extents, layout):
     aligned = replace(problem, copied=())
     for config in (choose_tiles(problem, SMS), *itertools.islice(swapped(problem), 1)):
         alone, copied = (expected_time(p, config, SMS) for p in (aligned, problem))
-        assert copied - alone == pytest.approx(2 * 3100 + sum(problem.copied) / 1390, rel=0.1)
+        assert copied - alone == pytest.approx(2 * 3390 + sum(problem.copied) / 1420, rel=0.1)
         swaps = isinstance(config, SwappedConfig)
         model = expected_nanoseconds if swaps else expected_cycles
         rest = alone - model(aligned, config, SMS) / (1 if swaps else 1.6)
-        assert (4500 if swaps else 3000) < rest < (5500 if swaps else 3500)
+        assert (4500 if swaps else 3000) < rest < (5500 if swaps else 4000)
     other = UnalignedConfig()
     assert expected_time(problem, other, SMS) == unaligned_nanoseconds(problem, other, SMS)
 
@@ -411,23 +410,26 @@ def test_lines_are_split_by_operand():
     assert turned.swapped == replace(few, split_lines=(False, True))
 
 
-def test_tiles_that_begin_inside_of_lines_take_two_for_each_row():
-    """The lines of b are split, whether or not its rows begin inside of one."""
+def test_tiles_that_begin_inside_of_lines_request_some_twice():
+    """Every other tile of 224 columns begins in the middle of lines, and none of 256."""
     problem = MatmulProblem(4096, 4096, 4096, majors=("K", "MN"))
-    split = replace(problem, split_lines=(False, True))
-    for n, halves in ((224, True), (256, False)):
-        times = [expected_cycles(p, Config(128, n), SMS) for p in (problem, split)]
-        assert (times[0] == times[1]) == halves and times[0] <= times[1]
-    along_k = replace(problem, majors=("K", "K"))
-    whole, halves = (expected_cycles(p, Config(128, 224), SMS) for p in (along_k, problem))
-    assert 1.2 < halves / whole < 1.7  # 440 us beside 342 on an H100, at 5120 cubed
+    along_k, split = replace(problem, majors=("K", "K")), replace(problem, split_lines=(False, True))
+
+    def expected(config):
+        return [expected_cycles(p, config, SMS) for p in (along_k, problem, split)]
+
+    along, across, twice = expected(Config(128, 224))
+    assert along < across == twice
+    assert 1.15 < across / along < 1.5  # 440 us beside 342 on an H100, at 5120 cubed
+    along, across, twice = expected(Config(128, 256))
+    assert along == across < twice
 
 
 def test_blocks_of_a_cluster_read_their_columns_once():
     """L2 gives each block its rows of a, and a cluster its columns of b once."""
     problem = MatmulProblem(8192, 8192, 8200, split_lines=(True, True))
     alone, pair = (expected_cycles(problem, Config(128, 192, n, group=14), SMS) for n in (1, 2))
-    assert 0.85 < pair / alone < 0.95
+    assert 0.7 < pair / alone < 0.9
 
 
 def test_what_is_tuned():
@@ -483,9 +485,9 @@ def test_the_table():
         ((1, 64, 16385), Config),  # a cluster has too few blocks for so long a K
         ((1, 128, 16385), Config),
         ((1, 257, 16385), SwappedConfig),
-        ((1, 1, 16385, 4), Config),
+        ((1, 1, 16385, 4), SwappedConfig),
         ((1, 1, 16385, 5), SwappedConfig),
-        ((1, 65, 16385, 2), Config),
+        ((1, 65, 16385, 2), SwappedConfig),
         ((1, 65, 16385, 3), SwappedConfig),
         ((1, 256, 32768, 1, 1), SwappedConfig),
         ((1, 128, 32769, 1, 1), Config),
