@@ -1,4 +1,4 @@
-"""How runs are timed: on the GPU in changing order with a cold L2 cache, on the host by many calls."""
+"""How runs are timed: on the GPU with a cold L2 cache, on the host by many calls."""
 
 from __future__ import annotations
 

@@ -413,7 +413,8 @@ def test_lines_are_split_by_operand():
 def test_tiles_that_begin_inside_of_lines_request_some_twice():
     """Every other tile of 224 columns begins in the middle of lines, and none of 256."""
     problem = MatmulProblem(4096, 4096, 4096, majors=("K", "MN"))
-    along_k, split = replace(problem, majors=("K", "K")), replace(problem, split_lines=(False, True))
+    along_k = replace(problem, majors=("K", "K"))
+    split = replace(problem, split_lines=(False, True))
 
     def expected(config):
         return [expected_cycles(p, config, SMS) for p in (along_k, problem, split)]
