@@ -53,7 +53,7 @@ class Cta:
         #: Whether the launch may begin before the one in front of it is over, and which threads
         #: have waited for that, at which of their epochs.
         self.dependent = False
-        self._primary_over: list[tuple[int, int]] = []
+        self._primary_over: dict[int, int] = {}
         self.rank = 0
         self.cluster_dim: Dim3 = (1, 1, 1)
         self.explicit_cluster = False
@@ -118,12 +118,14 @@ class Cta:
 
     def await_primary(self, thread: SimulatedThread) -> None:
         """Record that a thread has waited for the launch in front of this one."""
-        self._primary_over.append((thread.row, self.tracked_clocks().epoch(thread.row)))
+        self._primary_over.setdefault(thread.row, self.tracked_clocks().epoch(thread.row))
 
     def primary_is_over(self, thread: SimulatedThread) -> bool:
         """Return whether a thread knows that the launch in front of this one is over."""
+        if thread.row in self._primary_over:
+            return True
         known = self.tracked_clocks().epochs(thread.row)
-        return any(row == thread.row or known[row] >= epoch for row, epoch in self._primary_over)
+        return any(known[row] >= epoch for row, epoch in self._primary_over.items())
 
     def visit(self, thread: SimulatedThread) -> None:
         """Record that `thread`, of another block of the cluster, uses this block's memory."""
@@ -287,7 +289,7 @@ class Cta:
     def warp_meeting(
         self, thread: SimulatedThread, name: str, mask: int, value: object, *, orders_memory: bool
     ) -> dict[int, object]:
-        """Wait for the live lanes of `mask`; return their values by lane, one dict for all."""
+        """Wait for the live lanes of `mask`; return their values by lane, in order, for all."""
         mask = int(mask) & FULL_MASK
         if thread.elected and mask != 1 << thread.lane:
             check_whole_warp(name, thread)
@@ -306,7 +308,7 @@ class Cta:
         self._check_converged(meeting, title, thread, exchanges=not orders_memory)
         self._meet(thread, meeting, title, value, orders=orders_memory, wait=True)
         by_lane: dict[int, object] = meeting.once(
-            lambda: {other.lane: other_value for other, other_value in meeting.values.items()}
+            lambda: dict(sorted((other.lane, given) for other, given in meeting.values.items()))
         )
         return by_lane
 
