@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 
@@ -75,7 +76,6 @@ class Cta:
         self.clocks: Clocks | None = None
         #: By shared address: the clock that fences before atomic operations there have published.
         self.atomic_clocks: dict[int, Clock] = {}
-        self._hazards: Hazards | None = None
         self._tensor_memory: CtaTensorMemory | None = None
         #: By thread of the cluster: its tcgen05 operations. The first block has those of all.
         self.matrix_queues: dict[SimulatedThread, MatrixQueue] = {}
@@ -95,13 +95,11 @@ class Cta:
 
     # Memory and hazards.
 
-    @property
+    @cached_property
     def hazards(self) -> Hazards:
-        """Return the access records, made for the first asynchronous copy of a kernel."""
-        if self._hazards is None:
-            clocks = self.tracked_clocks()
-            self._hazards = Hazards(self.memory, clocks, self.scheduler.threads.__getitem__)
-        return self._hazards
+        """The access records, made at the first access that is checked."""
+        clocks = self.tracked_clocks()
+        return Hazards(self.memory, clocks, self.scheduler.threads.__getitem__)
 
     @property
     def tensor_memory(self) -> CtaTensorMemory:
@@ -469,7 +467,7 @@ class Cta:
 
     def forget(self) -> None:
         """Drop the access records: most of the memory, which an error's traceback would keep."""
-        self._hazards = None
+        vars(self).pop("hazards", None)
 
     def _check_copies(self, thread: SimulatedThread) -> None:
         copies = thread.async_copies
