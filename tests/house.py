@@ -69,6 +69,8 @@ def imports(path: Path, package: Path = PACKAGE, *, deep: bool = True) -> list[s
 
     def visit(node: ast.AST) -> Iterator[ast.AST]:
         for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                continue  # no import is in one
             if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
                 for other in child.orelse:
                     yield other

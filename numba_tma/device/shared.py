@@ -30,6 +30,7 @@ constant_class(Tile)
 
 
 Index = Any  #: an integer, or a tuple of one integer per axis
+_INTEGERS = (int, np.integer)
 
 
 @device_class(mutable=True)
@@ -167,8 +168,9 @@ class SharedTile:
 
     def _address_of(self, index: Index) -> int:
         index = index if isinstance(index, tuple) else (index,)
-        if not all(isinstance(i, int | np.integer) for i in index):
-            raise IndexError(f"{self.tile} is indexed with integers, not {index}")
+        for i in index:
+            if not isinstance(i, _INTEGERS):
+                raise IndexError(f"{self.tile} is indexed with integers, not {index}")
         return self.address + _offset(self.tile, index)
 
     def _vector_address(self, index: Index) -> int:

@@ -5,6 +5,7 @@ bytes, the first in the low bits. Arrays of them are arrays of bytes. In shared 
 a byte. 16 elements of an unpacked type take 16 bytes there: their data, then a gap.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,12 @@ from numpy.typing import NDArray
 
 #: An index, or an array of indices.
 Index = int | NDArray[np.integer[Any]]
+
+
+@functools.cache
+def _kernel_storage(dtype: "DType") -> np.dtype:
+    read = np.dtype(dtype.compute)
+    return read if read.itemsize == dtype.itemsize else dtype.numpy
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +93,7 @@ class DType:
     @property
     def kernel_storage(self) -> np.dtype:
         """NumPy type as which kernels read the stored bits, before they widen them to `compute`."""
-        read = np.dtype(self.compute)
-        return read if read.itemsize == self.itemsize else self.numpy
+        return _kernel_storage(self)
 
     @property
     def chunk(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 
@@ -53,7 +54,7 @@ class Cta:
         #: Whether the launch may begin before the one in front of it is over, and which threads
         #: have waited for that, at which of their epochs.
         self.dependent = False
-        self._primary_over: list[tuple[int, int]] = []
+        self._primary_over: dict[int, int] = {}
         self.rank = 0
         self.cluster_dim: Dim3 = (1, 1, 1)
         self.explicit_cluster = False
@@ -75,7 +76,6 @@ class Cta:
         self.clocks: Clocks | None = None
         #: By shared address: the clock that fences before atomic operations there have published.
         self.atomic_clocks: dict[int, Clock] = {}
-        self._hazards: Hazards | None = None
         self._tensor_memory: CtaTensorMemory | None = None
         #: By thread of the cluster: its tcgen05 operations. The first block has those of all.
         self.matrix_queues: dict[SimulatedThread, MatrixQueue] = {}
@@ -95,13 +95,11 @@ class Cta:
 
     # Memory and hazards.
 
-    @property
+    @cached_property
     def hazards(self) -> Hazards:
-        """Return the access records, made for the first asynchronous copy of a kernel."""
-        if self._hazards is None:
-            clocks = self.tracked_clocks()
-            self._hazards = Hazards(self.memory, clocks, self.scheduler.threads.__getitem__)
-        return self._hazards
+        """The access records, made at the first access that is checked."""
+        clocks = self.tracked_clocks()
+        return Hazards(self.memory, clocks, self.scheduler.threads.__getitem__)
 
     @property
     def tensor_memory(self) -> CtaTensorMemory:
@@ -118,12 +116,14 @@ class Cta:
 
     def await_primary(self, thread: SimulatedThread) -> None:
         """Record that a thread has waited for the launch in front of this one."""
-        self._primary_over.append((thread.row, self.tracked_clocks().epoch(thread.row)))
+        self._primary_over.setdefault(thread.row, self.tracked_clocks().epoch(thread.row))
 
     def primary_is_over(self, thread: SimulatedThread) -> bool:
         """Return whether a thread knows that the launch in front of this one is over."""
+        if thread.row in self._primary_over:
+            return True
         known = self.tracked_clocks().epochs(thread.row)
-        return any(row == thread.row or known[row] >= epoch for row, epoch in self._primary_over)
+        return any(known[row] >= epoch for row, epoch in self._primary_over.items())
 
     def visit(self, thread: SimulatedThread) -> None:
         """Record that `thread`, of another block of the cluster, uses this block's memory."""
@@ -287,7 +287,7 @@ class Cta:
     def warp_meeting(
         self, thread: SimulatedThread, name: str, mask: int, value: object, *, orders_memory: bool
     ) -> dict[int, object]:
-        """Wait for the live lanes of `mask`; return their values by lane, one dict for all."""
+        """Wait for the live lanes of `mask`; return their values by lane, in order, for all."""
         mask = int(mask) & FULL_MASK
         if thread.elected and mask != 1 << thread.lane:
             check_whole_warp(name, thread)
@@ -306,7 +306,7 @@ class Cta:
         self._check_converged(meeting, title, thread, exchanges=not orders_memory)
         self._meet(thread, meeting, title, value, orders=orders_memory, wait=True)
         by_lane: dict[int, object] = meeting.once(
-            lambda: {other.lane: other_value for other, other_value in meeting.values.items()}
+            lambda: dict(sorted((other.lane, given) for other, given in meeting.values.items()))
         )
         return by_lane
 
@@ -467,7 +467,7 @@ class Cta:
 
     def forget(self) -> None:
         """Drop the access records: most of the memory, which an error's traceback would keep."""
-        self._hazards = None
+        vars(self).pop("hazards", None)
 
     def _check_copies(self, thread: SimulatedThread) -> None:
         copies = thread.async_copies

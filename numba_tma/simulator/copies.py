@@ -56,11 +56,13 @@ def call_chain() -> tuple[tuple[CodeType, int], ...]:
 
 
 def call_places() -> Places:
-    """Return the calls by which the kernel's thread came here, the innermost first."""
-    frame: FrameType | None = sys._getframe(1)
+    """Return the calls by which the kernel's thread came to the caller's caller, last first."""
+    frame: FrameType | None = sys._getframe(2)
     places: Places = []
+    append = places.append
     while frame is not None:
-        places += frame.f_code, frame.f_lasti
+        append(frame.f_code)
+        append(frame.f_lasti)
         frame = frame.f_back
     return places
 

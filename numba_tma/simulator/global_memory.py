@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from numba_tma.simulator.scheduler import Scheduler
     from numba_tma.simulator.thread import SimulatedThread
 
+#: Accesses that are kept one by one before they are numbered, which takes longer and less memory.
+_MANY = 2**16
+
 Array = np.ndarray[Any, Any]
 Known = dict["Scheduler", Clock]
 
@@ -47,9 +50,9 @@ class GlobalAccess(NamedTuple):
 class Shadow:
     """The numbers of the last accesses to each byte of an allocation; 0 for none."""
 
-    def __init__(self, root: Array) -> None:
+    def __init__(self, root: Array, address: int) -> None:
         self.root = root  # keeps the address from being used again
-        self.start = _address(root)
+        self.start = address
         nbytes = root.nbytes if root.flags.c_contiguous else _extent(root)
         #: By byte: the last write, and the last reads of two threads.
         self.numbers: NDArray[np.int32] = np.zeros((3, nbytes), np.int32)
@@ -67,68 +70,99 @@ class Shadow:
         )
 
 
+class LaunchRecords:
+    """The accesses of a launch, by number, and which of them were the last to each byte."""
+
+    def __init__(self) -> None:
+        self.accesses: list[GlobalAccess] = []
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._shadows: dict[int, Shadow] = {}
+        #: Accesses without a number so far, as views and whether they write.
+        self._unnumbered: list[tuple[Array, Place, bool]] = []
+
+    def number(self, access: GlobalAccess) -> int:
+        """Return the number of an access, the same for all that differ in their bytes alone."""
+        thread, epoch, (code, instruction), atomic, writes = access
+        key = thread, epoch, id(code), instruction, atomic, writes  # the hash of code is slow
+        number = self._numbers.get(key)
+        if number is None:
+            self.accesses.append(access)
+            number = self._numbers[key] = len(self.accesses)
+        return number
+
+    def of(self, root: Array, view: Array) -> NDArray[np.int32]:
+        """Return the numbers of a view's bytes, as a view; `root` is the array that owns them."""
+        address = _address(root)
+        shadow = self._shadows.get(address)
+        if shadow is None or shadow.root is not root:
+            shadow = self._shadows[address] = Shadow(root, address)
+        return shadow.of(view)
+
+    def add(self, view: Array, place: Place, writes: bool) -> None:
+        """Add an access of any thread; only `last` gives it a number, which few launches need."""
+        self._unnumbered.append((view, place, writes))
+        if len(self._unnumbered) == _MANY:
+            self._number_all()
+
+    def last(self, root: Array, view: Array, *, any_access: bool) -> GlobalAccess | None:
+        """Return the newest of the last writes to a view's bytes, or of their last accesses."""
+        self._number_all()
+        shadow = self._shadows.get(_address(root))
+        if shadow is None or shadow.root is not root:
+            return None
+        numbers = shadow.of(view)
+        newest = int((numbers if any_access else numbers[0]).max())
+        return self.accesses[newest - 1] if newest else None
+
+    def _number_all(self) -> None:
+        for view, place, writes in self._unnumbered:
+            number = self.number(GlobalAccess(None, 0, place, False, writes))
+            numbers = self.of(_root(view), view)
+            if writes:
+                numbers[0] = number
+            numbers[1] = 0 if writes else number
+        self._unnumbered.clear()
+
+
 class GlobalMemory:
     """The accesses of the launch that runs, and of the one before it."""
 
     def __init__(self, *, races: bool) -> None:
         self._races = races
-        self._shadows: dict[int, Shadow] = {}
-        self._before: dict[int, Shadow] = {}
-        self._accesses: list[GlobalAccess] = []
-        self._accesses_before: list[GlobalAccess] = []
-        self._numbers: dict[tuple[object, ...], int] = {}
+        self._launch = self._before = LaunchRecords()
         #: By word: what atomic operations on it have published. By run: what its threads acquired.
         self._published: dict[int, Known] = {}
         self._acquired: dict[Scheduler, list[tuple[int, int, Known]]] = {}
 
     def begin(self) -> None:
         """Begin a launch."""
-        self._before, self._shadows = self._shadows, {}
-        self._accesses_before, self._accesses = self._accesses, []
-        self._numbers, self._published, self._acquired = {}, {}, {}
+        self._launch, self._before = LaunchRecords(), self._launch
+        self._published, self._acquired = {}, {}
 
     def access(self, view: Array, *, writes: bool, atomic: bool) -> None:
         """Check and record an access of the calling thread to the elements of a view."""
         thread = current()
         if view.size == 0:
             return
-        root = view
-        while isinstance(root.base, np.ndarray):
-            root = root.base
         if thread.cta.dependent:
-            self._check_dependent(thread, root, view, writes)
-        shadow = self._shadows.get(_address(root))
-        if shadow is None or shadow.root is not root:
-            shadow = self._shadows[_address(root)] = Shadow(root)
-        numbers = shadow.of(view)
+            self._check_dependent(thread, view, writes)
         if not self._races:  # a dependent launch asks for the place alone, whichever the thread
-            number = self._number(GlobalAccess(None, 0, place_in_kernel(), False, writes))
-            if writes:
-                numbers[0] = number
-            numbers[1] = 0 if writes else number
+            self._launch.add(view, place_in_kernel(), writes)
             return
-        clocks = thread.cta.tracked_clocks()
+        launch, clocks = self._launch, thread.cta.tracked_clocks()
+        numbers = launch.of(_root(view), view)
         access = GlobalAccess(thread, clocks.epoch(thread.row), place_in_kernel(), atomic, writes)
         for number in np.unique(numbers if writes else numbers[0]).tolist():
             if number:
-                self._check(self._accesses[number - 1], access, view)
-        number = self._number(access)
+                self._check(launch.accesses[number - 1], access, view)
+        number = launch.number(access)
         if writes:
             numbers[0], numbers[1:] = number, 0
         else:
             for other in np.unique(numbers[1]).tolist():
-                if other and self._accesses[other - 1].thread is not thread:
+                if other and launch.accesses[other - 1].thread is not thread:
                     np.copyto(numbers[2], other, where=numbers[1] == other)
             numbers[1] = number
-
-    def _number(self, access: GlobalAccess) -> int:
-        thread, epoch, (code, instruction), atomic, writes = access
-        key = thread, epoch, id(code), instruction, atomic, writes  # the hash of code is slow
-        number = self._numbers.get(key)
-        if number is None:
-            self._accesses.append(access)
-            number = self._numbers[key] = len(self._accesses)
-        return number
 
     def synchronise(self, word: Array) -> None:
         """Order what the threads of earlier atomic operations on a word did before the caller."""
@@ -169,18 +203,13 @@ class GlobalMemory:
                 "an atomic operation behind cuda.threadfence(), in two launches, or not at all"
             )
 
-    def _check_dependent(
-        self, thread: SimulatedThread, root: Array, view: Array, writes: bool
-    ) -> None:
+    def _check_dependent(self, thread: SimulatedThread, view: Array, writes: bool) -> None:
         """Raise if the launch before, which may still run, has used these bytes."""
-        shadow = self._before.get(_address(root))
-        if shadow is None or shadow.root is not root or thread.cta.primary_is_over(thread):
+        if thread.cta.primary_is_over(thread):
             return
-        numbers = shadow.of(view)
-        found = np.unique(numbers if writes else numbers[0])
-        if not found[-1]:
+        its = self._before.last(_root(view), view, any_access=writes)
+        if its is None:
             return
-        its = self._accesses_before[int(found[-1]) - 1]
         raise EarlyRead(
             f"{_in_words(view)}: {'written' if writes else 'read'} at "
             f"{in_words(place_in_kernel())} by a dependent launch (pdl=True), before it has waited "
@@ -207,15 +236,20 @@ def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def _root(view: Array) -> Array:
+    """Return the array that owns the memory of a view."""
+    while isinstance(view.base, np.ndarray):
+        view = view.base
+    return view
+
+
 def _extent(array: Array) -> int:
     last = sum((n - 1) * abs(s) for n, s in zip(array.shape, array.strides))
     return int(last) + array.itemsize
 
 
 def _in_words(view: Array) -> str:
-    root = view
-    while isinstance(root.base, np.ndarray):
-        root = root.base
+    root = _root(view)
     first = _address(view) - _address(root)
     shape = f"of shape {root.shape} of {root.dtype}"
     return f"global memory, bytes {first} to {first + _extent(view) - 1} of an array {shape}"

@@ -7,6 +7,7 @@ checks the generic accesses of different threads against each other, by byte.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,12 @@ Records = NDArray[np.int32]
 Transfers = dict[tuple[int, int, "TrackedBarrier"], int]
 
 
+def _zeros(rows: int, columns: int) -> Records:
+    """Return zeros whose pages take memory, and time, only once they are written."""
+    pages = mmap.mmap(-1, 4 * rows * columns, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, np.int32).reshape(rows, columns)
+
+
 def _any(flags: NDArray[np.bool_]) -> bool:
     return 1 in flags.tobytes()  # in a tenth of the time that the few flags of an access take any()
 
@@ -78,9 +85,9 @@ class Hazards:
         # By word: the barrier that the last st.async or red.async completes on, and the phase.
         self._async_fills: dict[int, tuple[TrackedBarrier, int]] = {}
         # By granule and thread: epoch of the last generic read and write, number of the last store.
-        self._reads = np.zeros((granules, clocks.threads), np.int32)
-        self._writes = np.zeros((granules, clocks.threads), np.int32)
-        self._stores = np.zeros((granules, clocks.threads), np.int32)
+        self._reads = _zeros(granules, clocks.threads)
+        self._writes = _zeros(granules, clocks.threads)
+        self._stores = _zeros(granules, clocks.threads)
         self._has_stores = False
         # By granule: the mbarrier that the last load completes on, and in which of its phases.
         self._fill_column = np.zeros(granules, np.int32)
@@ -90,6 +97,8 @@ class Hazards:
         # Sources of copies to blocks of the cluster, and destinations of reductions from them.
         self._outgoing: Transfers = {}
         self._reductions: Transfers = {}
+        #: By granule: whether a wgmma or tcgen05 operation has read it.
+        self._operands = np.zeros(granules, np.bool_)
         #: By granules [first, last) and warpgroup: the last wgmma that reads exactly these.
         self._products: dict[tuple[int, int, int], PendingProduct] = {}
         #: By granules [first, last) and tcgen05 queue: its last operation that reads exactly these.
@@ -148,11 +157,13 @@ class Hazards:
         row, granules = thread.row, addresses // GRANULE
         transfers = self._async_fills or self._copied or self._reductions or self._outgoing
         known = self._clocks.table[row]
-        reads = [
-            *(its[:2] for its, p in self._products.items() if _any(p.ended > known[p.rows])),
-            *(its[:2] for its, n in self._matrix_reads.items() if n > known[its[2].known]),
-        ]
-        products = any(_any((first <= granules) & (granules < last)) for first, last in reads)
+        products = False
+        if _any(self._operands[granules]):
+            reads = [
+                *(its[:2] for its, p in self._products.items() if _any(p.ended > known[p.rows])),
+                *(its[:2] for its, n in self._matrix_reads.items() if n > known[its[2].known]),
+            ]
+            products = any(_any((first <= granules) & (granules < last)) for first, last in reads)
         late = self._fill_phase[granules] > self._clocks.table[row, self._fill_column[granules]]
         stored = self._has_stores and _any(self._stores[granules] > self._clocks.stores(row))
         if transfers or products or stored or _any(late):
@@ -262,7 +273,9 @@ class Hazards:
         row = self._clocks.together(product.rows)
         for address, nbytes in product.reads:
             self._check_source(row, address, nbytes, WGMMA)
-            self._products[*self._granules(address, nbytes), product.rows.start] = product
+            first, last = self._granules(address, nbytes)
+            self._operands[first:last] = True
+            self._products[first, last, product.rows.start] = product
 
     def matrix_read(
         self,
@@ -276,7 +289,9 @@ class Hazards:
     ) -> None:
         """Check the read of a tcgen05 operation that `thread` issues, and record it."""
         self._check_source(thread.row, address, nbytes, TCGEN05, every_byte=every_byte)
-        self._matrix_reads[*self._granules(address, nbytes), queue] = number
+        first, last = self._granules(address, nbytes)
+        self._operands[first:last] = True
+        self._matrix_reads[first, last, queue] = number
 
     def _check_source(
         self, row: int, address: int, nbytes: int, reader: Reader, *, every_byte: bool = True
@@ -420,10 +435,11 @@ class Hazards:
                     where, "pipe.store(map, tile, coords) does so before it releases the stage"
                 )
             )
+        if not _any(self._operands[first:last]):
+            return
         for (start, end, _), product in self._products.items():
             if start < last and first < end:
                 self._check_product(row, max(start, first), min(end, last), what, product)
-
         for (start, end, queue), number in self._matrix_reads.items():
             overlaps = start < last and first < end
             if overlaps and number > self._clocks.table[row, queue.known]:

@@ -237,7 +237,8 @@ def _arrive(
     if thread.cta.traced:
         kind = "release" if trace.role(barrier.name) == "empty" else "arrive"
         thread.cta.emit(thread, kind, barrier.name, nbytes or 0)
-    thread.note(Arrive, barrier.place, arrivals, nbytes, drop, no_complete)
+    if thread.log is not None:
+        thread.note(Arrive, barrier.place, arrivals, nbytes, drop, no_complete)
     change(thread, cta, barrier, step)
     thread.cta.scheduler.point()
     return token
@@ -251,66 +252,52 @@ def _wait_token(addr: int, token: int, semantics: str | None, *, poll: bool) -> 
     thread = current()
     barrier = thread.cta.barrier_at(thread, int(addr))
     phase = barrier.phase_of(int(token))
-    return _wait(
-        thread,
-        barrier,
-        lambda: barrier.model.has_completed(phase),
-        f"phase {phase}",
-        (phase, True),
-        poll,
-        _is_relaxed(semantics),
-    )
+    return _wait(thread, barrier, phase, semantics, by_token=True, poll=poll)
 
 
 def _wait_parity(addr: int, parity: int, semantics: str | None, *, poll: bool) -> bool:
     thread = current()
     barrier = thread.cta.barrier_at(thread, int(addr))
-    wanted = int(parity)
-    return _wait(
-        thread,
-        barrier,
-        lambda: barrier.model.has_completed_parity(wanted),
-        f"a phase of parity {wanted}",
-        (wanted, False),
-        poll,
-        _is_relaxed(semantics),
-    )
+    return _wait(thread, barrier, int(parity), semantics, by_token=False, poll=poll)
 
 
 def _wait(
     thread: SimulatedThread,
     barrier: TrackedBarrier,
-    done: Callable[[], bool],
-    wanted: str,
-    noted: tuple[int, bool],
+    wanted: int,
+    semantics: str | None,
+    *,
+    by_token: bool,
     poll: bool,
-    relaxed: bool,
 ) -> bool:
     cta: Cta = thread.cta
     scheduler = cta.scheduler
-    failed = thread.failed_polls
-    since = failed.get(barrier.address, barrier.model.phase)
+    model, failed = barrier.model, thread.failed_polls
+    done = model.has_completed if by_token else model.has_completed_parity
+    since = failed.get(barrier.address, model.phase)
     # A thread whose poll has failed is parked until the phase completes: polling again would spin.
-    if _checked(barrier, done) or (poll and barrier.address not in failed):
+    if _checked(barrier, done, wanted) or (poll and barrier.address not in failed):
         scheduler.point()
     else:
-        scheduler.park(MbarrierWait(barrier, wanted, since))
+        phase = f"phase {wanted}" if by_token else f"a phase of parity {wanted}"
+        scheduler.park(MbarrierWait(barrier, phase, since))
     # The barrier's current state counts: a slow waiter can miss a phase, as on a GPU.
-    if not _checked(barrier, done):
+    if not _checked(barrier, done, wanted):
         failed[barrier.address] = since
         return False
     failed.pop(barrier.address, None)
     barrier.waited[thread] += 1
-    thread.note(Wait, barrier.place, *noted)
-    if barrier.observe(thread, relaxed=relaxed):
+    if thread.log is not None:
+        thread.note(Wait, barrier.place, wanted, by_token)
+    if barrier.observe(thread, relaxed=_is_relaxed(semantics)):
         scheduler.event()
         cta.emit(thread, "wait", barrier.name)
     return True
 
 
-def _checked(barrier: TrackedBarrier, done: Callable[[], bool]) -> bool:
+def _checked(barrier: TrackedBarrier, done: Callable[[int], bool], wanted: int) -> bool:
     try:
-        return done()
+        return done(wanted)
     except BarrierMisuse as error:
         raise BarrierMisuse(f"{barrier.name}: {error}{_by_one_thread(barrier, error)}") from None
 

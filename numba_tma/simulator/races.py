@@ -88,7 +88,7 @@ class Races:
             cells = self._granules.setdefault(granule, {})
             span = max(start, granule * GRANULE), min(stop, (granule + 1) * GRANULE)
             for key, cell in cells.items():
-                if key[0] < span[1] and span[0] < key[1]:
+                if cell.written is not None and key[0] < span[1] and span[0] < key[1]:
                     self._check_writer(row, known, cell, span, access, "read")
             mine = (*span, 1) if atomic else span
             cell = cells.get(mine) or cells.setdefault(mine, Cell())
@@ -195,8 +195,8 @@ class Races:
 
 
 def place_in_kernel() -> Place:
-    """Return the innermost place of a kernel from which the thread came here."""
-    frame = sys._getframe(1)
+    """Return the innermost place of a kernel from which the thread came to the caller's caller."""
+    frame = sys._getframe(2)
     while True:
         code = frame.f_code
         name = code.co_filename

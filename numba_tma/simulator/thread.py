@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ReferenceType
 
@@ -100,7 +101,7 @@ class SimulatedThread(Fiber):  # type: ignore[misc]
         """Run the kernel; return the thread that goes on after its end, None after the last."""
         scheduler = self.cta.scheduler
         try:
-            with np.errstate(divide="raise" if self._debug else None):
+            with np.errstate(divide="raise") if self._debug else nullcontext():
                 self._kernel()
             scheduler.check_not_stopping()
             self.groups.check_done()

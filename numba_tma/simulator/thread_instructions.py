@@ -79,7 +79,8 @@ def syncwarp(mask: int = FULL_MASK) -> None:
 
 def elect_sync(mask: int = FULL_MASK) -> bool:
     """Return True in one lane of `mask`, the lowest live one. Orders no memory."""
-    return current().lane == min(exchange("elect_sync", mask, None))
+    lowest: int = next(iter(exchange("elect_sync", mask, None)))
+    return current().lane == lowest
 
 
 def shfl(mode: str, value: Any, lane_or_delta: int, mask: int = FULL_MASK) -> Any:

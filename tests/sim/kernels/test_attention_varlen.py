@@ -53,7 +53,7 @@ def test_two_warpgroups_and_parts_of_another_swizzle(causal):
 def test_more_sequences_than_a_warp_has_lanes():
     """And two stages of queries, for which more tiles are drawn ahead."""
     plan = AttentionPlan(1, 64, q_stages=2)
-    check((1, 0, 3) * 12, (2, 1, 0) * 12, heads=1, plan=plan, causal=True)
+    check((1, 0, 0, 0, 3, 0) * 6, (2, 1, 0, 0, 0, 3) * 6, heads=1, plan=plan, causal=True)
 
 
 def test_windows_and_caps():
