@@ -56,6 +56,8 @@ Transfers = dict[tuple[int, int, "TrackedBarrier"], int]
 
 def _zeros(rows: int, columns: int) -> Records:
     """Return zeros whose pages take memory, and time, only once they are written."""
+    if not hasattr(mmap, "MAP_PRIVATE"):  # Windows
+        return np.zeros((rows, columns), np.int32)
     pages = mmap.mmap(-1, 4 * rows * columns, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return np.frombuffer(pages, np.int32).reshape(rows, columns)
 
