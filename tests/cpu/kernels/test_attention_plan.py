@@ -156,6 +156,21 @@ def test_a_window_is_shared_out_by_the_keys_that_it_shows():
     assert plan_for(replace(window, packed=True), 128, 16384, 1, 1, 132).splits == 1
 
 
+def test_head_dim_256_has_turns_where_nothing_spills():
+    deep = replace(FULL, head_dim=256)
+    for problem, queries, turns, splits in (
+        (deep, 4096, True, False),
+        (replace(deep, left=True), 4096, True, False),
+        (replace(deep, softcap=True), 4096, False, False),
+        (deep, 128, False, True),
+        (replace(FULL, head_dim=64), 128, True, True),
+        (replace(FULL, head_dim=64, softcap=True), 4096, True, False),
+    ):
+        plan = plan_for(problem, queries, 16384 if splits else 4096, 1 if splits else 64, 1, 132)
+        assert (plan.turns, plan.splits > 1) == (turns, splits), problem
+    assert not plan_for(deep, 128, 512, 1, 1, 132).turns  # in two parts
+
+
 @pytest.mark.parametrize("heads", [1, 3, 7, 40])
 @pytest.mark.parametrize("steps", [[5], [1, 2, 3, 4], [0, 0, 6], [100] * 3])
 def test_no_number_of_parts_is_faster(steps, heads):
