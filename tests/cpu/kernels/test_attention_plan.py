@@ -157,18 +157,20 @@ def test_a_window_is_shared_out_by_the_keys_that_it_shows():
 
 
 def test_head_dim_256_has_turns_where_nothing_spills():
-    deep = replace(FULL, head_dim=256)
-    for problem, queries, turns, splits in (
-        (deep, 4096, True, False),
-        (replace(deep, left=True), 4096, True, False),
-        (replace(deep, softcap=True), 4096, False, False),
-        (deep, 128, False, True),
-        (replace(FULL, head_dim=64), 128, True, True),
-        (replace(FULL, head_dim=64, softcap=True), 4096, True, False),
+    """Of two warpgroups: keys are not split, or in two or more parts."""
+    deep, narrow = replace(FULL, head_dim=256), replace(FULL, head_dim=64)
+    for problem, queries, heads, turns, splits in (
+        (deep, 4096, 64, True, 1),
+        (replace(deep, left=True), 4096, 64, True, 1),
+        (replace(deep, softcap=True), 4096, 64, False, 1),
+        (replace(deep, left=True, softcap=True), 4096, 64, False, 1),
+        (deep, 4096, 2, False, 2),
+        (deep, 1024, 1, False, 16),
+        (narrow, 1024, 1, True, 22),
+        (replace(narrow, softcap=True), 4096, 64, True, 1),
     ):
-        plan = plan_for(problem, queries, 16384 if splits else 4096, 1 if splits else 64, 1, 132)
-        assert (plan.turns, plan.splits > 1) == (turns, splits), problem
-    assert not plan_for(deep, 128, 512, 1, 1, 132).turns  # in two parts
+        plan = plan_for(problem, queries, 16384, heads, 1, 132)
+        assert (plan.turns, plan.splits) == (turns, splits) and plan.warpgroups > 1, problem
 
 
 @pytest.mark.parametrize("heads", [1, 3, 7, 40])
