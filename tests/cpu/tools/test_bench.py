@@ -541,6 +541,7 @@ NOT_OF_BENCH = (
     *("attention_errors", "ladder", "profile", "compile_times", "unaligned_rows"),
     *("attention_plans", "attention_plans_h200", "stream_k"),
     *("matmul_times_h200", "matmul_times_h100", "matmul_times_large_h100"),
+    "matmul_times_fresh_h100",
 )
 
 
