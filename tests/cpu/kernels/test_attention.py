@@ -23,7 +23,7 @@ from tests.machine_code import all_in_registers, shortest_loop
 from tests.tiers import quick
 
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
-QUICK = ["d64 causal", "d256 splits lse few"]
+QUICK = ["d64 causal", "d256 causal left softcap lse", "d256 splits lse few"]
 by_problem = pytest.mark.parametrize("name", quick(QUICK, PROBLEMS))
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="needs nvdisasm")
 
