@@ -148,10 +148,10 @@ def _at_once(cluster: int, sms: int) -> int:
 
 
 def _requests(rows: int, major: str, split: float) -> float:
-    """Return how many lines of 128 bytes the copies of 64 elements of K of `rows` rows request.
+    """Return how many cache lines the copies of `rows` rows request for each 128 bytes along K.
 
-    Copies of MN-major rows request whole slabs. Of split rows each takes two lines, or one for each
-    element of K.
+    MN-major rows lie in slabs of 64, and each element of K requests a line of a slab. Of `split`
+    operands the rows, or these lines, lie in two cache lines each.
     """
     return (rows if major == "K" else -(-rows // 64) * 64) * (1 + split)
 
