@@ -66,7 +66,7 @@ def test_layouts(layout):
     check(*factors(70, 66, 75, layout=layout))
 
 
-@pytest.mark.parametrize("layout", ["NN", pytest.param("TT", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("layout", quick(["TT"], ["TT", "NN"]))
 def test_pairs_share_b_however_it_lies(layout):
     check(*factors(100, 136, 72, layout=layout), config=Config(64, 128, stages=2, cluster=2))
     check(*factors(100, 90, 72, layout=layout), config=Config(64, 96, stages=2, cluster=2))
