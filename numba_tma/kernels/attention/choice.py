@@ -162,7 +162,10 @@ def plan_for(
 
 
 def in_registers(plan: AttentionPlan, problem: AttentionProblem, splits: int = 1) -> AttentionPlan:
-    """Return a plan, without turns where ptxas would spill for them: of head dim 256."""
+    """Return a plan, without turns where its kernel would spill registers with them.
+
+    ptxas says so of head dim 256, with a soft cap and with splits.
+    """
     spills = problem.head_dim == 256 and (problem.softcap or splits > 1)
     return replace(plan, turns=False) if spills else plan
 

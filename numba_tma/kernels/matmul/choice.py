@@ -28,6 +28,7 @@ from typing import Any, Literal, TypeVar
 
 from numba_tma.kernels._host.limits import SHARED_BYTES
 from numba_tma.kernels.matmul.plan import (
+    SLAB_ROWS,
     WGMMA_ROWS,
     AnyConfig,
     Config,
@@ -111,7 +112,7 @@ class MatmulProblem:
 
     @property
     def scattered(self) -> bool:
-        """Whether TMA cannot store a result whose rows follow each other: threads do."""
+        """Whether threads store the result: rows of a contiguous one are no multiples of 16 B."""
         return self.columns * self.out_itemsize % 16 > 0
 
     @functools.cached_property
@@ -134,7 +135,7 @@ _FIRST, _SECOND_KERNEL = 940, 5180  # cycles until the first load arrives; of a 
 _CLUSTER = 990  # cycles until the blocks of a cluster have met
 _REQUEST = 1.72  # cycles of an SM for a line that it requests
 _WAITING = 0.753  # relative time that an epilogue with one tile in flight takes longer
-_SCATTERED = 2.88  # relative time that an epilogue takes longer whose threads store
+_SCATTERED = 2.88  # relative time that an epilogue takes longer if threads store the result
 _ARRIVING = 20.5  # bytes of the first stage per cycle
 _STAGE, _TILE, _COLUMN = 423, 47.3, 12.9  # cycles of a stage at least; of a tile, and its columns
 _L2 = 12800  # bytes per cycle, of whole lines
@@ -147,13 +148,14 @@ def _at_once(cluster: int, sms: int) -> int:
     return max(1, sms * AT_ONCE[cluster] // 132)
 
 
-def _requests(rows: int, major: str, split: float) -> float:
+def _requests(rows: int, major: str, split: bool) -> int:
     """Return how many cache lines the copies of `rows` rows request for each 128 bytes along K.
 
-    MN-major rows lie in slabs of 64, and each element of K requests a line of a slab. Of `split`
-    operands the rows, or these lines, lie in two cache lines each.
+    A K-major row requests one. An MN-major slab requests one for each element of K: 64, as many as
+    it has rows. If the operand is `split`, each of these is two.
     """
-    return (rows if major == "K" else -(-rows // 64) * 64) * (1 + split)
+    slabs = -(-rows // SLAB_ROWS)
+    return (rows if major == "K" else slabs * SLAB_ROWS) * (1 + split)
 
 
 def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
@@ -165,12 +167,12 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     wide = stored(n, p.majors[1])
     written = m + wide
     read = m + m // 64 * n  # each warpgroup reads its rows of a, and all of b
-    halves = p.majors[1] == "MN" and n % 64 > 0  # every other tile of b begins inside of lines
-    split = max(halves, p.split_lines[1])
+    # Every other tile of b begins in the middle of lines.
+    halves = p.majors[1] == "MN" and n % SLAB_ROWS > 0
     a_lines = _requests(min(down, p.rows), p.majors[0], p.split_lines[0])
-    b_lines = _requests(min(right, p.columns), p.majors[1], split)
-    requests = (a_lines + b_lines) / config.blocks * _REQUEST
-    stage = max(max((written + read) / _SHARED, requests / 128) * config.k, _STAGE)
+    b_lines = _requests(min(right, p.columns), p.majors[1], halves or p.split_lines[1])
+    lines = (a_lines + b_lines) / config.blocks
+    stage = max(max((written + read) / _SHARED, lines * _REQUEST / 128) * config.k, _STAGE)
     column = _COLUMN * (1 + (config.out_stages == 1) * _WAITING + p.scattered * _SCATTERED)
     tile = -(-p.steps(config) // config.splits) * stage + _TILE + column * max(n, 64)
     elements = p.batch * p.rows * p.columns
@@ -197,7 +199,7 @@ _ALONE = 504  # nanoseconds of a tile of a cluster besides, since it overlaps wi
 _SUMMED = 2.2  # sums that a block receives per nanosecond
 _LINES = 9000  # bytes of lines per nanosecond from L2
 _WRITTEN = 204  # elements of the result per nanosecond
-_STRAIGHT = 179  # elements per nanosecond of pairs that are stored one by one
+_STRAIGHT = 179  # elements per nanosecond where each element of a pair is stored alone
 _NARROW = 4810  # nanoseconds of a launch
 
 
@@ -207,9 +209,12 @@ def _received(m: int, n: int, cluster: int) -> int:
 
 
 def _straight(problem: MatmulProblem, config: SwappedConfig | UnalignedConfig) -> float:
-    """Return how much longer stores take whose threads have pairs of a row, not of a column."""
-    pairs = config.first == "a" and problem.scattered
-    return pairs * problem.batch * problem.rows * problem.columns / _STRAIGHT
+    """Return the time of stores whose threads hold pairs of a row, and store each element alone.
+
+    With b as the first operand, neighbouring threads store neighbouring elements.
+    """
+    alone = config.first == "a" and problem.scattered
+    return alone * problem.batch * problem.rows * problem.columns / _STRAIGHT
 
 
 def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int) -> float:

@@ -28,6 +28,7 @@ SOURCE_STAGES = 2  #: stages of the epilogue's inputs (old output, residual)
 STAGES = whole(2, 64)._replace(
     text="a whole number from 2 to 64: one is read while another is filled"
 )
+SLAB_ROWS = 64  #: MN-major rows of 16 bits in a slab: a cache line, and the widest swizzle span
 _SWIZZLES = {128: Swizzle.B128, 64: Swizzle.B64, 32: Swizzle.B32}
 
 
@@ -528,10 +529,13 @@ def accumulator_of(operand: DType) -> DType:
 
 
 def stored(n: int, major: str) -> int:
-    """Return how many 16-bit elements `n` rows of an operand take along them in shared memory."""
-    if major == "K":
-        return n
-    return -(-n // 64) * 64 if n > 32 else max(16, 1 << (n - 1).bit_length())
+    """Return how many rows of shared memory `n` rows of a 16-bit operand occupy.
+
+    MN-major rows occupy the whole of their swizzle span, or whole slabs of 128 bytes.
+    """
+    if major == "MN" and n > SLAB_ROWS:
+        return -(-n // SLAB_ROWS) * SLAB_ROWS
+    return unaligned_extent(n, major)
 
 
 @functools.cache
@@ -551,9 +555,9 @@ def unaligned_extent(n: int, major: str) -> int:
 def operand_tile(rows: int, k: int, dtype: DType, major: str, part: int = 0) -> Tile:
     """Return the tile of `rows` x `k` of an operand.
 
-    MN-major rows lie in one swizzle span, or in slabs of 128 bytes, the last of which may be cut:
-    copies of narrower slabs read halves of cache lines. If parts of the rows are multiplied apart,
-    each has whole spans.
+    MN-major rows lie in one swizzle span, or in slabs of 128 bytes, of which the last may be cut.
+    Copies of narrower slabs would request halves of cache lines. If each warpgroup multiplies
+    `part` of the rows, these are whole spans.
     """
     if major == "K":
         return row_tile(rows, k, dtype)
