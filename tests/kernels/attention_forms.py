@@ -15,8 +15,9 @@ from numba_tma.kernels.attention.arguments import OptionalArguments
 from numba_tma.kernels.attention.choice import (
     CANDIDATES,
     FEW_QUERIES_PLANS,
+    FP8_CANDIDATES,
     FP8_FEW_QUERIES_PLANS,
-    FP8_PLANS,
+    FP8_HEAD_DIMS,
     PLANS,
     in_registers,
     plan_for,
@@ -62,7 +63,7 @@ PROBLEMS |= {
     f"d{head_dim}{' causal' * causal} e4m3": AttentionProblem(
         head_dim, E4M3, causal, result=as_dtype("bf16")
     )
-    for head_dim in FP8_PLANS
+    for head_dim in FP8_HEAD_DIMS
     for causal in (False, True)
 }
 PROBLEMS |= {
@@ -101,6 +102,18 @@ PROBLEMS |= {
     name: AttentionProblem(head_dim, as_dtype("bf16"), causal, lse=True)
     for name, (head_dim, causal, _) in OTHERS.items()
 }
+#: The same of e4m3.
+FP8_OTHERS = {
+    f"d{head_dim}{' causal' * causal} e4m3 plan {number}": (head_dim, causal, plan)
+    for (head_dim, causal), candidates in FP8_CANDIDATES.items()
+    for number, (plan, _) in enumerate(candidates)
+    if number
+}
+OTHERS |= FP8_OTHERS
+PROBLEMS |= {
+    name: AttentionProblem(head_dim, E4M3, causal, result=as_dtype("bf16"))
+    for name, (head_dim, causal, _) in FP8_OTHERS.items()
+}
 EMPTY = types.Tuple(())
 
 
@@ -113,8 +126,9 @@ def plan_of(name: str) -> AttentionPlan:
         return (FP8_FEW_QUERIES_PLANS if problem.is_fp8 else FEW_QUERIES_PLANS)[problem.head_dim]
     if problem.packed:
         return plan_for(problem, ROWS + 1, 1, 1, 1, 1)
-    plans = FP8_PLANS if problem.is_fp8 else PLANS
-    return in_registers(plans[problem.head_dim], problem, 1 + problem.splits)
+    if problem.is_fp8:
+        return FP8_CANDIDATES[problem.head_dim, problem.causal][0].plan
+    return in_registers(PLANS[problem.head_dim], problem, 1 + problem.splits)
 
 
 def form(name: str) -> tuple[Any, tuple[Any, ...]]:

@@ -100,8 +100,19 @@ OTHER_TIMES = TileTimes(0.67, 0.67)  #: of plans without another one beside them
 PACKED_PLANS = dict.fromkeys(
     ((96, True), (128, False), (128, True)), AttentionPlan(2, 128, q_stages=2)
 )
-#: The usual plans for e4m3, where P V of a tile takes registers beside O.
-FP8_PLANS = {64: AttentionPlan(3, 96), 128: AttentionPlan(2, 128)}
+#: The same for e4m3, where P V of a tile takes registers beside O. Fitted to 20 shapes on an H100.
+FP8_CANDIDATES = {
+    (64, False): (
+        Candidate(AttentionPlan(2, 224, q_stages=2), TileTimes(1.42, 1.8)),
+        Candidate(AttentionPlan(2, 128, q_stages=2), TileTimes(0.94, 1.4)),
+    ),
+    (64, True): (
+        Candidate(AttentionPlan(2, 224), TileTimes(1.48, 2.6)),
+        Candidate(AttentionPlan(2, 128, q_stages=2), TileTimes(1.04, 1.0)),
+    ),
+    (128, False): (Candidate(AttentionPlan(2, 128, 3, q_stages=2), TileTimes(1.16, 1.2)),),
+    (128, True): (Candidate(AttentionPlan(2, 128, 3, q_stages=2), TileTimes(1.18, 2.0)),),
+}
 #: Plans for 64 queries or fewer, by head dim. Loads of K and V bound the time; more stages were
 #: slower, since TMA then reads from more places at a time.
 FEW_QUERIES_PLANS = {
@@ -111,7 +122,7 @@ FEW_QUERIES_PLANS = {
     256: AttentionPlan(1, 48),
 }
 FP8_FEW_QUERIES_PLANS = {64: AttentionPlan(1, 96, stages=6), 128: AttentionPlan(1, 96, stages=4)}
-HEAD_DIMS, FP8_HEAD_DIMS = tuple(PLANS), tuple(FP8_PLANS)
+HEAD_DIMS, FP8_HEAD_DIMS = tuple(FEW_QUERIES_PLANS), tuple(FP8_FEW_QUERIES_PLANS)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -179,14 +190,14 @@ def candidates_for(problem: AttentionProblem, queries: int, group: int) -> tuple
     if queries <= ROWS and not problem.packed:
         few = FP8_FEW_QUERIES_PLANS if problem.is_fp8 else FEW_QUERIES_PLANS
         return (Candidate(few[depth], OTHER_TIMES),)
-    if problem.is_fp8:
-        return (Candidate(FP8_PLANS[depth], OTHER_TIMES),)
     if problem.packed:
         return (Candidate(PACKED_PLANS.get((depth, causal), PLANS[depth]), OTHER_TIMES),)
-    plans = CANDIDATES[depth, causal]
+    plans = (FP8_CANDIDATES if problem.is_fp8 else CANDIDATES)[depth, causal]
     if problem.left or problem.right or problem.softcap:
         usual = in_registers(plans[0].plan, problem)
         return (plans[0]._replace(plan=usual),)  # there are no times for others
+    if problem.is_fp8:
+        return plans  # their heads may have scales, and are not packed
     packs = [n for n in PACKS if group % n == 0]
     return tuple(
         Candidate(replace(plan, packed_heads=n), times) for plan, times in plans for n in packs

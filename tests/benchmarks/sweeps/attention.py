@@ -1,10 +1,11 @@
 """The fastest plan of attention by shape, the expected times, and the peers.
 
 ``python tests/benchmarks/sweeps/attention.py [--below 0.95 | --shape BxQxHxD/KxH[c] ... |
---packed [D ...]] [--seconds N]`` from the repository's root, whose library it measures. A shape is
-batch, queries, heads and head dim, then keys and their heads; "c" is causal. Without ``--shape``,
-the shapes are the survey's. ``--below 0.95`` keeps those whose ratio in ``--results`` is below
-0.95. ``--packed`` measures packed sequences, of these head dims or of all. Lines go from the
+--packed [D ...] | --e4m3] [--seconds N]`` from the repository's root, whose library it measures. A
+shape is batch, queries, heads and head dim, then keys and their heads; "c" is causal. Without
+``--shape``, the shapes are the survey's. ``--below 0.95`` keeps those whose ratio in ``--results``
+is below 0.95. ``--packed`` measures packed sequences, of these head dims or of all; ``--e4m3``
+inputs of 8 bits, whose peer is attention of 16-bit inputs. Lines go from the
 fastest to the slowest; "chosen" marks what `plan_for` takes. Wrong values and failures are printed.
 ``--prepare J`` compiles in J processes first, into the kernel cache. ``--json FILE`` writes the
 times as rows, those of packed sequences as the group "packed" of `attention_plans.json`.
@@ -28,12 +29,12 @@ from typing import NamedTuple
 sys.path.insert(0, os.getcwd())
 
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.kernels.attention import AttentionPlan
+from numba_tma.kernels.attention import AttentionPlan, attention
 from numba_tma.kernels.attention.choice import PACKS, plan_for
 from numba_tma.kernels.attention.plan import AttentionProblem, check_plan
 from numba_tma.tools.bench import attention_varlen
-from numba_tma.tools.bench.attention import HEADS
-from numba_tma.tools.bench.survey.calls import call_of
+from numba_tma.tools.bench.attention import HEADS, check_rows
+from numba_tma.tools.bench.survey.calls import Call, call_of
 from numba_tma.tools.bench.survey.draw import FAMILIES, Case, cases
 from numba_tma.tools.bench.timing import time_alternating
 from tests.benchmarks.sweeps.parts import add_options, share_of
@@ -45,6 +46,13 @@ TILES = {
     128: ((2, 112, 2), (2, 128, 2), (2, 176, 2)),
     256: ((1, 64, 2), (2, 64, 2), (2, 80, 2)),
 }
+#: The same for e4m3.
+FP8_TILES = {
+    64: ((2, 128, 2), (2, 192, 2), (2, 224, 2)),
+    128: ((2, 96, 3), (2, 128, 2), (2, 128, 3)),
+}
+#: Shapes of e4m3: batch, length and heads.
+FP8_SHAPES = ((37, 384, 16), (16, 1024, 16), (5, 2048, 24), (4, 4096, 16), (1, 16384, 16))
 
 
 #: Lengths of packed sequences, by what they are called.
@@ -98,11 +106,42 @@ def packed_cases(head_dims):
     ]
 
 
+def fp8_cases():
+    """Return the cases of e4m3, of every head dim and mask."""
+    return [
+        Case("attention", "attention", "e4m3", (batch, length, heads, depth, length, heads), form)
+        for depth in FP8_TILES
+        for form in ("full", "causal")
+        for batch, length, heads in FP8_SHAPES
+    ]
+
+
+def fp8_call(torch, case):
+    """Return attention of e4m3, beside that of the same values in bf16."""
+    batch, queries, heads, depth, keys, kv_heads = case.shape
+    shapes = (queries, heads), (keys, kv_heads), (keys, kv_heads)
+    made = [torch.randn((batch, *shape, depth), device="cuda") for shape in shapes]
+    narrow = [t.to(torch.float8_e4m3fn) for t in made]
+    wide, causal = [t.bfloat16() for t in narrow], case.form == "causal"
+    o, of_wide = torch.full_like(wide[0], float("nan")), torch.empty_like(wide[0])
+    right = functools.partial(check_rows, torch, *wide, causal)
+    return Call(
+        functools.partial(attention, *narrow, out=o, causal=causal),
+        functools.partial(right, narrow=True),
+        {"bf16": functools.partial(attention, *wide, out=of_wide, causal=causal)},
+        sum(t.nbytes for t in (*narrow, o)),
+        4 * batch * heads * queries * keys * depth // (2 if causal else 1),
+    )
+
+
 def problem_of(case):
     """Return what the kernel of a case is compiled for."""
     if isinstance(case, PackedCase):
         return AttentionProblem(case.head_dim, as_dtype("bf16"), case.causal, packed=True)
-    return AttentionProblem(case.shape[3], as_dtype(case.dtype), case.form == "causal")
+    result = as_dtype("bf16") if case.dtype == "e4m3" else None
+    return AttentionProblem(
+        case.shape[3], as_dtype(case.dtype), case.form == "causal", result=result
+    )
 
 
 def chosen_plan(case, sms):
@@ -118,11 +157,14 @@ def plans(case, chosen):
     problem = problem_of(case)
     group = 1 if problem.packed else case.shape[2] // case.shape[5]
     found = {chosen: None}
-    for warpgroups, block_k, stages in TILES[problem.head_dim]:
-        votes = problem.head_dim > 64
+    tiles, packs, turned = TILES, PACKS, (False, True)
+    if problem.is_fp8:
+        tiles, packs, turned = FP8_TILES, (1,), (False,)
+    for warpgroups, block_k, stages in tiles[problem.head_dim]:
+        votes = problem.is_fp8 or problem.head_dim > 64
         one = AttentionPlan(warpgroups, block_k, stages, votes=votes)
         one = replace(one, heads_together=0 if problem.causal and not problem.packed else 1)
-        forms = itertools.product(PACKS, (1, 2), (False, True))
+        forms = itertools.product(packs, (1, 2), turned)
         for packed_heads, q_stages, turns in forms:
             plan = replace(one, packed_heads=packed_heads, q_stages=q_stages, turns=turns)
             try:
@@ -145,6 +187,8 @@ def sweep(case, torch, measure, repeats):
     if isinstance(case, PackedCase):
         lengths = PACKED[case.lengths]
         call = attention_varlen.call_of(torch, lengths, case.head_dim, case.causal)
+    elif case.dtype == "e4m3":
+        call = fp8_call(torch, case)
     else:
         call = call_of(torch, case)
     chosen = chosen_plan(case, torch.cuda.get_device_properties(0).multi_processor_count)
@@ -188,6 +232,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", nargs="*", type=parsed, default=[])
     parser.add_argument("--packed", nargs="*", type=int, choices=TILES, metavar="D")
+    parser.add_argument("--e4m3", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--below", type=float)
     parser.add_argument("--results", default="tests/benchmarks/results/survey_h100.json")
@@ -198,10 +243,12 @@ def main():
     import torch
 
     end = time.monotonic() + given.seconds
-    if given.packed is None:
-        todo = given.shape or drawn(given.below, given.results)
-    else:
+    if given.packed is not None:
         todo = packed_cases(given.packed)
+    elif given.e4m3:
+        todo = fp8_cases()
+    else:
+        todo = given.shape or drawn(given.below, given.results)
     rows = []
     for case in share_of(todo, given):
         if time.monotonic() > end:

@@ -255,8 +255,18 @@ def test_plans_of_attention():
         128: AttentionPlan(1, 128, 2),
         256: AttentionPlan(1, 48, 2),
     }
-    fp8, few_fp8 = attention_plans.FP8_PLANS, attention_plans.FP8_FEW_QUERIES_PLANS
-    assert fp8 == {64: AttentionPlan(3, 96, 2), 128: AttentionPlan(2, 128, 2)}
+    fp8 = {
+        key: [plan for plan, _ in candidates]
+        for key, candidates in attention_plans.FP8_CANDIDATES.items()
+    }
+    few_fp8 = attention_plans.FP8_FEW_QUERIES_PLANS
+    short, three = AttentionPlan(2, 128, 2, q_stages=2), AttentionPlan(2, 128, 3, q_stages=2)
+    assert fp8 == {
+        (64, False): [AttentionPlan(2, 224, 2, q_stages=2), short],
+        (64, True): [AttentionPlan(2, 224, 2), short],
+        (128, False): [three],
+        (128, True): [three],
+    }
     assert few_fp8 == {64: AttentionPlan(1, 96, 6), 128: AttentionPlan(1, 96, 4)}
     two_q = AttentionPlan(2, 128, 2, q_stages=2)
     packed = {(d, c): plan_of_packed(d, c) for d in plans for c in (False, True)}

@@ -16,7 +16,7 @@ from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels._host import memo
 from numba_tma.kernels._host.launch import stream_key
 from numba_tma.kernels.attention import attention
-from numba_tma.kernels.attention.choice import CANDIDATES, FP8_PLANS, HEAD_DIMS, plan_for
+from numba_tma.kernels.attention.choice import CANDIDATES, FP8_CANDIDATES, HEAD_DIMS, plan_for
 from numba_tma.kernels.attention.choice import PLANS as PLANS_OF_DEPTHS
 from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem
 from tests.gpu.kernels.test_kernels import EPS32, TYPES, assert_close, normal
@@ -110,8 +110,9 @@ def exact(q, k, v, rows, causal=False, scale=None, whole=False, window=(None, No
 
 def whole_plan(q, causal):
     """Return the plan in which each block of threads sees all keys of its queries."""
-    narrow = q.dtype.itemsize == 1
-    return (FP8_PLANS if narrow else PLANS_OF_DEPTHS)[q.shape[3]]
+    if q.dtype.itemsize == 1:
+        return FP8_CANDIDATES[q.shape[3], causal][0].plan
+    return PLANS_OF_DEPTHS[q.shape[3]]
 
 
 def check(q, k, v, causal=False, plan=None, scale=None, out=None, whole=False, **options):

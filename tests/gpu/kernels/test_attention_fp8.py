@@ -12,7 +12,7 @@ import pytest
 from numba import cuda
 
 from numba_tma.kernels.attention import attention
-from numba_tma.kernels.attention.choice import FP8_HEAD_DIMS
+from numba_tma.kernels.attention.choice import FP8_CANDIDATES, FP8_HEAD_DIMS
 from numba_tma.kernels.attention.plan import AttentionPlan
 from tests.gpu.kernels.test_attention import ALL_ROWS, LENGTHS, LIMIT, by_mask, seen_by, whole_plan
 from tests.gpu.kernels.test_kernels import TYPES
@@ -29,13 +29,17 @@ PLANS = {
     "64 keys": (64, AttentionPlan(3, 64)),
     "96 keys of depth 128": (128, AttentionPlan(2, 96)),
     "160 keys": (64, AttentionPlan(2, 160)),
-    "192 keys": (64, AttentionPlan(2, 192)),
-    "224 keys": (64, AttentionPlan(2, 224)),
     "256 keys": (64, AttentionPlan(2, 256)),
     "always decaying": (64, AttentionPlan(3, 96, votes=False)),
     "4 heads together": (128, AttentionPlan(2, 128, heads_together=4)),
     "3 parts": (128, AttentionPlan(2, 128, splits=3)),
     "9 parts": (64, AttentionPlan(1, 64, splits=9)),
+}
+#: Those that lengths may choose.
+PLANS |= {
+    f"plan {number} of depth {depth}{', causal' * causal}": (depth, plan)
+    for (depth, causal), candidates in FP8_CANDIDATES.items()
+    for number, (plan, _) in enumerate(candidates)
 }
 
 
