@@ -317,10 +317,12 @@ class _Thread:
                 self.next = self._label(operands[0], scope)
             elif kind in ("bar", "barrier"):
                 self.log.append((name, tuple(self.read(o) for o in operands)))
+                self._check_mask(name)
                 yield None
             elif kind in TOGETHER:
                 written = kind != "stmatrix"
                 self.log.append((name, tuple(self.read(o) for o in operands[written:])))
+                self._check_mask(name)
                 result = yield self.log[-1]
                 if written:
                     self.write(operands[0].partition("|")[0], result)
@@ -329,6 +331,13 @@ class _Thread:
             else:
                 self._execute(name, kind, modifiers, operands)
         raise RuntimeError(f"the thread does not end within {MOST_STEPS} instructions")
+
+    def _check_mask(self, name: str) -> None:
+        """Raise unless the thread is one of the lanes that it synchronises with."""
+        if name.startswith(("bar.warp", "shfl")):
+            mask = self.log[-1][1][-1]
+            if not mask >> self.registers["%laneid"] & 1:
+                raise RuntimeError(f"{name} of the lanes {mask:#x} by another lane")
 
     def _label(self, name: str, scope: str) -> int:
         labels = self.function.labels
