@@ -46,6 +46,27 @@ def test_scopes_cost_what_the_calls_cost(scoped, explicit):
     assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("value", ["n", "n > 2", "(1.5, n)", "None"])
+@pytest.mark.parametrize("scopes", ["Scope(log, 1)", "Scope(log, 1), Scope(log, 2)"])
+def test_a_scope_that_all_enter_returns_a_value_and_never_none(scopes, value):
+    """A value or None would be an optional one, which is another type."""
+
+    def type_of(statement):
+        source = f"def f(rows, n):\n    log = Log(rows[0])\n    {statement}\n"
+        names = {"Log": Log, "Scope": Scope}
+        function = tma.scopes(define(source, "f", f"<{statement}>", **names))
+        called = cuda.jit(device=True)(function)
+
+        def kernel(rows, n):
+            called(rows, n)
+
+        compile_ptx(kernel, (ROWS, I64))
+        (overload,) = called.overloads.values()
+        return overload.signature.return_type
+
+    assert type_of(f"with {scopes}: return {value}") == type_of(f"return {value}")
+
+
 @cuda.jit(lineinfo=True)
 @tma.scopes
 def on_lines(rows, n):
@@ -213,6 +234,20 @@ def test_private_names_of_a_class_are_found():
             return function
 
     assert Holder().make()() == "found"
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "def f(_as_scope, scope):", "def f(*_as_scope, scope):", "def f(_, *, scope, _as_scope=3):",
+        "def f(_, scope, **_as_scope):", "def f(_, scope):\n    _as_scope = 1",
+        "def f(_, scope):\n    for _as_scope in range(3): pass",
+    ],
+)  # fmt: skip
+def test_names_that_the_function_never_reads_are_not_taken_either(start):
+    source = f"{start}\n    with scope as s:\n        return s.name\n"
+    function = tma.scopes(define(source, "f", f"<{start}>"))
+    assert function(1, scope=Plain([])) == "scope"
 
 
 def test_names_of_the_function_are_not_taken():
