@@ -147,6 +147,34 @@ def test_a_coordinate_that_would_fault_is_recorded(itemsize, unit, coordinate, f
     assert [name for name, _ in log if name.startswith("fence")] == ["fence.acq_rel.sys"]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "unit"),
+    [
+        ("f64", 2), ("f32", 4), ("bf16", 8), ("u8", 16), ("e2m1", 32),
+        ("e2m1_unpacked", 128), ("e3m2", 128),
+    ],
+)  # fmt: skip
+def test_a_copy_begins_at_16_bytes_of_its_elements(dtype, unit):
+    tile = tma.Tile((8, 128), dtype)
+
+    def kernel(x, out, column):
+        held = tma.shared_tile(tile)
+        x.load(held, (0, column), tma.Barrier(np.uint32(AT), LEDGER))
+        out[0] = 1
+
+    kinds = tma.TensorMapType(2, tile), types.int64[::1], I32
+    ptx = compile_ptx(cuda.jit(kernel), kinds, cc=(10, 0, "a"))
+    for column in {0, unit, unit // 2, unit + 1, 2 * unit - 1, 5 * unit, -unit, -1}:
+        out, fits = np.zeros(1, np.int64), column % unit == 0
+        machine = Machine(ptx, bytes(128), out, column, answer=alone)
+        copies = [name for name, _ in machine.run() if name.startswith("cp.")]
+        assert (len(copies), out[0]) == (fits, fits), column
+        if not fits:
+            (one,) = records(machine)
+            least = f"multiple of {unit} elements"
+            assert str(debug.error_of([one])).count(least) == 1
+
+
 def test_one_warp_claims_a_barrier():
     def kernel(out, other):
         out[0], out[1], out[2] = claim(np.uint32(AT)), claim(np.uint32(AT)), claim(other)
@@ -187,6 +215,23 @@ def test_a_wait_that_never_ends_leaves_a_record_and_the_barriers_word():
     assert not any(name.startswith("mbarrier.inval") for name, _ in log)
 
 
+def test_a_stuck_warp_sleeps_until_others_have_written_their_records(monkeypatch):
+    """It invalidates the barrier a grace later, and leaves them the issue slots until then."""
+
+    site = Site("'x.full'")
+
+    def kernel():
+        wait_bounded(Barrier(np.uint32(AT)), np.uint32(1), site, np.uint32(2), np.uint32(5))
+
+    monkeypatch.setattr(ptx_machine, "STEP_NANOSECONDS", GRACE // 50)
+    log = Machine(compiled(kernel), answer=alone).run()
+    (invalid,) = (i for i, (name, _) in enumerate(log) if name.startswith("mbarrier.inval"))
+    last = max(i for i, (name, _) in enumerate(log) if name.startswith("mbarrier.try_wait"))
+    between = [step for step in log[last + 1 : invalid] if not step[0].startswith("activemask")]
+    assert set(between) == {("nanosleep.u32", (1000,))}
+    assert 5 <= len(between) <= 25  # in 50 instructions
+
+
 @pytest.mark.parametrize(("issued", "wrong"), [(64, False), (63, True), (65, True), (0, True)])
 def test_the_bytes_of_a_phase_are_compared_once_it_is_complete(issued, wrong):
     site = Site("'x.full'", tx_bytes=64, stages=3)
@@ -212,7 +257,6 @@ def test_the_bytes_of_a_phase_are_compared_once_it_is_complete(issued, wrong):
     ]
     # The barrier's word is not read: its phase is complete.
     assert found == [(site.ledger, 1, 0, 4, 0, AT, issued, None, None, None)] * wrong
-
 
 
 @pytest.mark.parametrize("value", [0, 1])
