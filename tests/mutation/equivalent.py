@@ -13,6 +13,18 @@ _WITH_SLOTS = ("components", "memory", "protocol", "trace")
 #: (path, the line with the mutation) to the reason.
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
+        "numba_tma/backend/numba_cuda/passes.py",
+        "return False  # read by checks of numba-cuda's own, which are off",
+    ): "numba-cuda reads what a pass returns in a mode for its own developers.",
+    (
+        "numba_tma/backend/numba_cuda/passes.py",
+        "register_pass(mutates_CFG=False, analysis_only=False)(Pass)",
+    ): "numba-cuda reads what a pass changes in a mode for its own developers.",
+    (
+        "numba_tma/backend/numba_cuda/passes.py",
+        "register_pass(mutates_CFG=True, analysis_only=True)(Pass)",
+    ): "numba-cuda records it, and reads it nowhere.",
+    (
         "numba_tma/backend/lowering/warp_products.py",
         '"a": vector(U32, a_words[4 * block : 4 * block + 5]),',
     ): "An instruction takes its four registers of the tuple, whatever follows them.",

@@ -338,7 +338,7 @@ def test_a_return_computes_its_value_first():
 
 
 def test_a_function_that_returns_from_a_scope_is_marked():
-    """The compiler removes the branch around such a scope: see `scopes.EnterAlways`."""
+    """The compiler removes the branch around such a scope: see `scopes.enter_always`."""
     inside = define("def f(scope):\n    with scope as x:\n        return x\n", "f", "<one>")
     source = "def f(scope):\n    with scope as x:\n        y = x\n    return y\n"
     after = define(source, "f", "<two>")
