@@ -20,6 +20,7 @@ from numba_tma.device.waiting import (
     wait_for_flag,
 )
 from numba_tma.host import debug
+from numba_tma.host.boxes import Copies, copies_of
 from numba_tma.host.debug import CLAIMS, COUNT, HEADER, NO_GPU, NUM_CLAIMS, STOPPED, UNCOUNTED, Site
 from numba_tma.ptx import globaltimer
 from numba_tma.tools.testing import compile_ptx, instructions
@@ -173,6 +174,83 @@ def test_a_copy_begins_at_16_bytes_of_its_elements(dtype, unit):
             (one,) = records(machine)
             least = f"multiple of {unit} elements"
             assert str(debug.error_of([one])).count(least) == 1
+
+
+HELD, WIDE = tma.Tile((8, 32), "f32"), tma.Tile((64, 256), "bf16", tma.Swizzle.B128)
+SWIZZLED = tma.Tile((8, 128), "f16", tma.Swizzle.B128)
+MAPS = {
+    "x": tma.TensorMapType(2, HELD),
+    "wide": tma.TensorMapType(2, WIDE, copies=copies_of(WIDE)),
+    "untyped": tma.TensorMapType(2),
+    "rows": tma.TensorMapType(2, SWIZZLED, mode="gather"),
+    "pixels": tma.TensorMapType(4, HELD, mode="im2col"),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "counted", "void"),
+    [
+        ("x.load(held, (0, 0), full)", HELD.nbytes, 0),
+        ("x.load(held.address, (0, 0), full)", HELD.nbytes, 0),
+        ("x.load(held, (0, 0), full, multicast=3)", HELD.nbytes, 0),
+        ("wide.load(tma.shared_tile(WIDE), (0, 0), full)", WIDE.nbytes, 0),  # several copies
+        ("untyped.load(held, (0, 0), full)", HELD.nbytes, 0),
+        ("untyped.load(held.address, (0, 0), full)", 0, 1),
+        ("rows.gather(tma.shared_tile(SWIZZLED), (1, 2, 3, 4, 5, 6, 7, 8), 0, full)",
+         SWIZZLED.nbytes, 0),
+        ("pixels.load_im2col(held, (0, 1, 1, 0), (2, 2), full)", HELD.nbytes, 0),
+        ("tma.ptx.cp_async_bulk_load(held, source, 48, full)", 48, 0),
+        ("tma.ptx.mbarrier_complete_tx(full, 80)", 80, 0),
+        ("full.arrive_expect_tx(64)", 0, 0),
+        ("x.store(held, (0, 0))", 0, 0),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("cc", [(9, 0, "a"), (10, 0, "a")], ids=["hopper", "blackwell"])
+def test_the_ledger_counts_the_bytes_of_each_copy(call, counted, void, cc):
+    name = call.partition(".")[0]
+    name = name if name in MAPS else "x"
+    body = f"""
+def kernel({name}, source):
+    held, full = tma.shared_tile(HELD), tma.Barrier(np.uint32({AT}), {LEDGER})
+    {call}
+"""
+    names = {"tma": tma, "np": np, "HELD": HELD, "WIDE": WIDE, "SWIZZLED": SWIZZLED}
+    exec(body, names)
+    ptx = compile_ptx(cuda.jit(names["kernel"]), (MAPS[name], types.uint8[::1]), cc=cc)
+    machine = Machine(ptx, bytes(128), np.zeros(64, np.uint8), answer=alone)
+    machine.run(cluster_nctarank=2)
+    words = np.frombuffer(machine.peek_shared(AT + LEDGER, 8), np.uint32)
+    assert words.tolist() == [counted, void]
+
+
+SLICES = tma.Tile((1, 2, 4, 4), "f32")
+FOLDED = Copies(WIDE, (1, 1), fold=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tile", "text"),
+    [
+        (tma.TensorMapType(2), HELD, ""),  # of elements of any size
+        (tma.TensorMapType(4, SLICES, interleave=16), SLICES, ""),  # of slices
+        (tma.TensorMapType(2, HELD), HELD, "f32, NONE): innermost coordinate 3 x 4 B is not"),
+        (MAPS["wide"], WIDE, "bf16, B128): innermost coordinate 3 x 2 B is not"),
+        (
+            tma.TensorMapType(2, WIDE, copies=FOLDED), WIDE,
+            "bf16, B128) by a folded map, in parts of 64 columns: innermost coordinate 1 x 2 B",
+        ),
+    ],
+)  # fmt: skip
+def test_the_coordinate_is_checked_where_it_counts_elements_of_known_size(kind, tile, text):
+    start = (*[0] * (tile.ndim - bool(kind.interleave) - 1), 3)
+
+    def kernel(x, start):
+        x.load(tma.shared_tile(tile), start, tma.Barrier(np.uint32(AT), LEDGER))
+
+    ptx = compile_ptx(cuda.jit(kernel), (kind, types.UniTuple(I32, len(start))), cc=(9, 0, "a"))
+    machine = Machine(ptx, bytes(128), *start, answer=alone)
+    machine.run()
+    found = records(machine)
+    assert len(found) == bool(text) and text in str(debug.error_of(found) if found else "")
 
 
 def test_one_warp_claims_a_barrier():

@@ -84,6 +84,14 @@ def half_the_lanes(out):
     out[0] = TMEM.start().tile(64, 128).load(0, 1)[0]
 
 
+def half_the_lanes_stored(out):
+    TMEM.start().tile(64, 128).store(0, (out[0],))
+
+
+def row_of_half_the_lanes(out):
+    out[0] = TMEM.start().tile(64, 128).row
+
+
 def three_columns(out):
     out[0] = TMEM.start().tile(128, 128).load(0, 3)[0]
 
@@ -104,6 +112,8 @@ ERRORS = [
     (of_rows, (types.int64,), "tile: m is int64; it is an integer that is known at compile time"),
     (at_column, (types.float64,), r"tile\(128, 64, f32\): column takes an integer, not float64"),
     (half_the_lanes, (ROW,), r"tile.load: tile\(64, 128, f32\) has 64 rows, .* 16 of every 32"),
+    (half_the_lanes_stored, (ROW,), r"tile.store: tile\(64, 128, f32\) has 64 rows"),
+    (row_of_half_the_lanes, (ROW,), r"tile.row: tile\(64, 128, f32\) has 64 rows"),
     (three_columns, (ROW,), "tile.load moves 1, 2, 4, .* 128 columns at once, not 3"),
     (odd_column, (ROW,), "column is 1; a cell has 2 elements of bf16: use a multiple of 2"),
     (past_the_scores, (), "takes columns 32 to 95, and tile.128, 64, f32. has 64"),
