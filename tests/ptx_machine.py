@@ -25,6 +25,7 @@ Logged = tuple[str, tuple[Any, ...]]
 
 ARRAYS, PARAMETERS, VARIABLES = 1 << 32, 1 << 40, 1 << 52  # where they begin
 MOST_STEPS = 1_000_000
+START_NANOSECONDS = 10**18  # of the clock, which counts from 1970
 STEP_NANOSECONDS = 10**9  # of an instruction: the waits of debug mode end soon
 
 #: What is logged. Of these, the first operand of those in RESULTS is written.
@@ -302,7 +303,7 @@ class _Thread:
     def run(self) -> Generator[Any, Any, None]:
         """Execute; yield what a warp executes together, and None at a barrier."""
         for step in range(MOST_STEPS):
-            self.registers["%globaltimer"] = step * STEP_NANOSECONDS
+            self.registers["%globaltimer"] = START_NANOSECONDS + step * STEP_NANOSECONDS
             guard, name, kind, modifiers, operands, scope = self.function.code[self.next]
             self.next += 1
             if guard and self.read(guard.lstrip("!")) == guard.startswith("!"):

@@ -200,6 +200,7 @@ MAPS = {
          SWIZZLED.nbytes, 0),
         ("pixels.load_im2col(held, (0, 1, 1, 0), (2, 2), full)", HELD.nbytes, 0),
         ("tma.ptx.cp_async_bulk_load(held, source, 48, full)", 48, 0),
+        ("tma.ptx.cp_async_bulk_load_ignore_oob(held, source, 48, 0, 4, full)", 0, 1),
         ("tma.ptx.mbarrier_complete_tx(full, 80)", 80, 0),
         ("full.arrive_expect_tx(64)", 0, 0),
         ("x.store(held, (0, 0))", 0, 0),
@@ -285,6 +286,7 @@ def test_a_wait_that_never_ends_leaves_a_record_and_the_barriers_word():
     assert (one.count, one.pending, one.outstanding) == expected
     assert one.seconds > LIMIT / 1e9
     assert any(name.startswith("mbarrier.inval") for name, _ in log)
+    assert [name for name, _ in log if name.startswith("fence")] == ["fence.acq_rel.sys"]
     before = sum(name.startswith("mbarrier.try_wait") for name, _ in log)
     assert before >= 2
     # A second warp finds the barrier claimed, and reads its word no more.
@@ -302,7 +304,10 @@ def test_a_stuck_warp_sleeps_until_others_have_written_their_records(monkeypatch
         wait_bounded(Barrier(np.uint32(AT)), np.uint32(1), site, np.uint32(2), np.uint32(5))
 
     monkeypatch.setattr(ptx_machine, "STEP_NANOSECONDS", GRACE // 50)
-    log = Machine(compiled(kernel), answer=alone).run()
+    machine = Machine(compiled(kernel), answer=alone)
+    log = machine.run()
+    (one,) = records(machine)
+    assert LIMIT < one.seconds * 1e9 < LIMIT + GRACE  # without the sleep
     (invalid,) = (i for i, (name, _) in enumerate(log) if name.startswith("mbarrier.inval"))
     last = max(i for i, (name, _) in enumerate(log) if name.startswith("mbarrier.try_wait"))
     between = [step for step in log[last + 1 : invalid] if not step[0].startswith("activemask")]
@@ -324,8 +329,9 @@ def test_the_bytes_of_a_phase_are_compared_once_it_is_complete(issued, wrong):
         answer=lambda name, _: 1 if "activemask" in name else int("_wait" in name),
     )  # fmt: skip
     machine.poke_shared(AT + LEDGER, (64 + issued).to_bytes(4, "little"))
-    machine.run()
+    log = machine.run()
     assert out[0] == (not wrong)
+    assert [name for name, _ in log if name.startswith("fence")] == wrong * ["fence.acq_rel.sys"]
     found = [
         (
             *(one.site, one.stage, one.parity, one.iteration, one.seconds, one.address),
