@@ -9,7 +9,8 @@ from numba import cuda, types
 import numba_tma as tma
 from numba_tma.host import debug
 from numba_tma.tools.testing import compile_ptx
-from tests.cpu.host.test_debug_pipelines import circular
+from tests.cpu.host.test_debug_pipelines import ROLES as STORING
+from tests.cpu.host.test_debug_pipelines import circular, stores
 from tests.ptx_machine import Machine
 from tests.tiers import quick
 
@@ -418,3 +419,37 @@ def test_a_block_starts_at_the_barrier_of_syncthreads(started, block):
         log = machine.run(thread)
         met = [given for name, given in log if re.match(r"(bar|barrier)\.sync", name)]
         assert met == (1 + frees) * [(0, block)]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize(
+    ("roles", "thread", "number", "threads", "barrier"),
+    [
+        ((), 0, 0, 96, 0),  # the whole block, as by syncthreads
+        ((STORING.epilogue,), 64, 0, 128, STORING.epilogue.barrier_id),
+        ((STORING.mma, STORING.epilogue), 0, 0, 64, STORING.mma.barrier_id),
+        ((STORING.mma, STORING.epilogue), 64, 1, 128, STORING.epilogue.barrier_id),
+    ],
+)
+def test_those_who_store_together_meet_at_a_barrier_of_their_own(
+    roles, thread, number, threads, barrier, debug
+):
+    """In debug mode it is an mbarrier, which is initialised before the named barrier's only use."""
+    _, kernel, kinds = stores(debug, **({"role": roles} if roles else {}))
+    block = (192 if roles else 96, 1, 1)
+    answer = lambda name, _: int("_wait" in name)  # noqa: E731
+    machine = Machine(compile_ptx(kernel, kinds, cc=HOPPER), BYTES, block=block, answer=answer)
+    log = machine.run(thread)
+    named = [given for name, given in log if re.match(r"(bar|barrier)\.sync", name)]
+    assert set(named) == {(barrier, threads)}
+    assert not debug or len(named) == 1
+    made = [given for name, given in log if name.startswith("mbarrier.init")]
+    assert made == debug * [(machine.shared[-1] + 8 * number, threads)]
+    met = {given[0] for name, given in log if re.match(r"mbarrier\.(arrive|try_wait)", name)}
+    assert met == {address for address, _ in made}
+
+
+def test_a_synchronisation_is_named_after_the_one_role_that_has_it():
+    for roles, name in [((), ""), ((STORING.mma,), "mma"), ((STORING.mma, STORING.epilogue), "")]:
+        pipe, *_ = stores(True, **({"role": roles} if roles else {}))
+        assert pipe.sync_site.role == name
