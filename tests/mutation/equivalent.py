@@ -16,9 +16,6 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/backend/numba_cuda/passes.py",
         "return False  # read by checks of numba-cuda's own, which are off",
     ): "numba-cuda reads what a pass returns in a mode for its own developers.",
-    ("numba_tma/backend/numba_cuda/passes.py", "pass"): (
-        "numba-cuda sets a pass's attributes before it reads them, and has finalised the managers."
-    ),
     (
         "numba_tma/backend/numba_cuda/passes.py",
         "register_pass(mutates_CFG=False, analysis_only=False)(Pass)",
