@@ -25,6 +25,7 @@ Logged = tuple[str, tuple[Any, ...]]
 
 ARRAYS, PARAMETERS, VARIABLES = 1 << 32, 1 << 40, 1 << 52  # where they begin
 MOST_STEPS = 1_000_000
+START_NANOSECONDS = 10**18  # of the clock, which counts from 1970
 STEP_NANOSECONDS = 10**9  # of an instruction: the waits of debug mode end soon
 
 #: What is logged. Of these, the first operand of those in RESULTS is written.
@@ -302,7 +303,7 @@ class _Thread:
     def run(self) -> Generator[Any, Any, None]:
         """Execute; yield what a warp executes together, and None at a barrier."""
         for step in range(MOST_STEPS):
-            self.registers["%globaltimer"] = step * STEP_NANOSECONDS
+            self.registers["%globaltimer"] = START_NANOSECONDS + step * STEP_NANOSECONDS
             guard, name, kind, modifiers, operands, scope = self.function.code[self.next]
             self.next += 1
             if guard and self.read(guard.lstrip("!")) == guard.startswith("!"):
@@ -317,10 +318,12 @@ class _Thread:
                 self.next = self._label(operands[0], scope)
             elif kind in ("bar", "barrier"):
                 self.log.append((name, tuple(self.read(o) for o in operands)))
+                self._check_mask(name)
                 yield None
             elif kind in TOGETHER:
                 written = kind != "stmatrix"
                 self.log.append((name, tuple(self.read(o) for o in operands[written:])))
+                self._check_mask(name)
                 result = yield self.log[-1]
                 if written:
                     self.write(operands[0].partition("|")[0], result)
@@ -329,6 +332,13 @@ class _Thread:
             else:
                 self._execute(name, kind, modifiers, operands)
         raise RuntimeError(f"the thread does not end within {MOST_STEPS} instructions")
+
+    def _check_mask(self, name: str) -> None:
+        """Raise unless the thread is one of the lanes that it synchronises with."""
+        if name.startswith(("bar.warp", "shfl")):
+            mask = self.log[-1][1][-1]
+            if not mask >> self.registers["%laneid"] & 1:
+                raise RuntimeError(f"{name} of the lanes {mask:#x} by another lane")
 
     def _label(self, name: str, scope: str) -> int:
         labels = self.function.labels

@@ -156,7 +156,6 @@ class TileProducer:
             cp_async_mbarrier_arrive_noinc(self._full_barrier(self.current))
         elif not self.pipeline.by_tma:
             fence_proxy_async()
-            self.accesses.unfenced = False
             if self.pipeline.each_thread_commits:
                 mbarrier_arrive(self._full_barrier(self.current))
             else:

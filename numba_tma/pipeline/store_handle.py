@@ -154,7 +154,6 @@ class StorePipelineHandle:
         """
         if not self.published:
             fence_proxy_async()
-            self.accesses.unfenced = False
             if self.pipeline.num_stages > 1:
                 self._await_read()
             self.sync()

@@ -13,6 +13,18 @@ _WITH_SLOTS = ("components", "memory", "protocol", "trace")
 #: (path, the line with the mutation) to the reason.
 EQUIVALENT: dict[tuple[str, str], str] = {
     (
+        "numba_tma/backend/numba_cuda/passes.py",
+        "return False  # read by checks of numba-cuda's own, which are off",
+    ): "numba-cuda reads what a pass returns in a mode for its own developers.",
+    (
+        "numba_tma/backend/numba_cuda/passes.py",
+        "register_pass(mutates_CFG=False, analysis_only=False)(Pass)",
+    ): "numba-cuda reads what a pass changes in a mode for its own developers.",
+    (
+        "numba_tma/backend/numba_cuda/passes.py",
+        "register_pass(mutates_CFG=True, analysis_only=True)(Pass)",
+    ): "numba-cuda records it, and reads it nowhere.",
+    (
         "numba_tma/backend/lowering/warp_products.py",
         '"a": vector(U32, a_words[4 * block : 4 * block + 5]),',
     ): "An instruction takes its four registers of the tuple, whatever follows them.",
@@ -92,6 +104,13 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/kernels/matmul/operands.py",
         "return matrices.view((1, batch * rows, columns), (pitch + batch * rows, pitch, step))",
     ): "The stride of an axis of one element is multiplied by 0, or replaced by `map_source`.",
+    (
+        "numba_tma/device/units.py",
+        "return UnitPlace(1, byte, i32(max(-byte, 0)), i32(min(nbytes - byte, UNIT)))",
+    ): "The number of the one row is multiplied by its array's stride, which is 0.",
+    ("numba_tma/pipeline/store.py", "meeting = u32(1)"): (
+        "Only debug mode, which replaces the address, has an mbarrier to meet at."
+    ),
     ("numba_tma/pipeline/circular_handle.py", "if thread == 1:"): (
         "Blocks are whole warps, and any one thread may initialise the barriers."
     ),
@@ -248,19 +267,14 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("pointwise/kernel.py", "Any one thread may do it."): ["if thread == 1:"],
     ("transpose/kernel.py", "Any one thread may do it."): ["if thread == 1:", "elif thread == 1:"],
     ("matmul/choice.py", "The number of rows is a multiple of 8."): [
-        "long = 512 if n <= 17 and cluster == 1 else 256  # faster, where five such stages fit",
+        "long = 512 if n <= 17 else 256  # faster, where five such stages fit",
     ],
     ("matmul/kernel.py", "An epilogue without such a source does not use its value."): [
         "return np.float32(1)",
     ],
-    **{
-        (f"matmul/{name}.py", "The element is its tile's origin, and its last."): [
-            f"return finish(value, np.int32({place}), before, added, here, terms)"
-            for place in ("1), np.int32(0", "0), np.int32(1")
-        ]
-        for name in ("mma_kernel", "swapped_kernel", "tcgen05_epilogue")
-    },
     ("matmul/epilogue.py", "The element is its tile's origin, and its last."): [
+        "return finish(value, np.int32(1), np.int32(0), before, added, here, terms)",
+        "return finish(value, np.int32(0), np.int32(1), before, added, here, terms)",
         "element: Any = OutputElement(np.int32(1), np.int32(0), here, old, added)",
         "element: Any = OutputElement(np.int32(0), np.int32(1), here, old, added)",
     ],

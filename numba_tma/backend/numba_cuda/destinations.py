@@ -10,12 +10,11 @@ from typing import Any
 
 from numba.core import types
 from numba.cuda.core import ir
-from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.typed_passes import NopythonTypeInference
 
 from numba_tma.backend.numba_cuda.kernels import compiles_device_function
-from numba_tma.backend.numba_cuda.passes import add_pass
+from numba_tma.backend.numba_cuda.passes import runs_after
 from numba_tma.host.host_only import not_in_shared_memory
 
 #: The copies of maps whose first argument is in shared memory.
@@ -23,35 +22,29 @@ _COPIES = ("load", "store", "reduce", "load_im2col", "store_im2col")
 _ITEMS = ("getitem", "static_getitem")
 
 
-@register_pass(mutates_CFG=False, analysis_only=True)
-class CheckDestinations(FunctionPass):
-    """Raise a TypingError for a copy between a map and an array that is an argument."""
+@runs_after(NopythonTypeInference, "looking for copies to global memory")
+def check_destinations(state: Any) -> None:
+    """Raise a TypingError for a kernel's copy between a map and an array that is an argument.
 
-    _name = "numba_tma_check_destinations"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        """Look at the copies of a kernel; in a device function an argument may be anywhere."""
-        maps = {name for name, typ in state.typemap.items() if hasattr(typ, "host_class")}
-        if not maps or compiles_device_function():
-            return False
-        defined = {
-            assign.target.name: assign.value
-            for block in state.func_ir.blocks.values()
-            for assign in block.find_insts(ir.Assign)
-        }
-        for call in defined.values():
-            if getattr(call, "op", None) != "call":
-                continue
-            method = defined.get(call.func.name)
-            if not isinstance(method, ir.Expr) or method.op != "getattr":
-                continue
-            if method.value.name in maps and method.attr in _COPIES:
-                given = call.args[0] if call.args else dict(call.kws).get("tile")
-                _check(call, state.typemap, given, defined)
-        return False
+    In a device function an argument may be anywhere.
+    """
+    maps = {name for name, typ in state.typemap.items() if hasattr(typ, "host_class")}
+    if not maps or compiles_device_function():
+        return
+    defined = {
+        assign.target.name: assign.value
+        for block in state.func_ir.blocks.values()
+        for assign in block.find_insts(ir.Assign)
+    }
+    for call in defined.values():
+        if getattr(call, "op", None) != "call":
+            continue
+        method = defined.get(call.func.name)
+        if not isinstance(method, ir.Expr) or method.op != "getattr":
+            continue
+        if method.value.name in maps and method.attr in _COPIES:
+            given = call.args[0] if call.args else dict(call.kws).get("tile")
+            _check(call, state.typemap, given, defined)
 
 
 def _check(
@@ -67,6 +60,3 @@ def _check(
         source = defined.get(source.name if isinstance(source, ir.Var) else source.value.name)
     if isinstance(source, ir.Arg):
         raise TypingError(not_in_shared_memory(f"the array {source.name}"), loc=call.loc)
-
-
-add_pass(CheckDestinations, NopythonTypeInference, "looking for copies to global memory")

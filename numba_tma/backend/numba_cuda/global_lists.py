@@ -5,44 +5,33 @@ from __future__ import annotations
 from typing import Any
 
 from numba.cuda.core import ir
-from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.untyped_passes import LiteralPropagationSubPipelinePass
 
 from numba_tma.backend.numba_cuda.functions import FUNCTIONS
 from numba_tma.backend.numba_cuda.object_types import is_constant
-from numba_tma.backend.numba_cuda.passes import add_pass
+from numba_tma.backend.numba_cuda.passes import runs_after
 
 
-@register_pass(mutates_CFG=False, analysis_only=False)
-class ListsOfConstants(FunctionPass):
+@runs_after(LiteralPropagationSubPipelinePass, "lists of compile-time objects")
+def lists_of_constants(state: Any) -> None:
     """Make a global list of compile-time objects a tuple, whose elements have types of their own.
 
     Like every global, the list counts as it is when the kernel is compiled.
     """
-
-    _name = "numba_tma_lists_of_constants"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        """Replace the lists of a user's function, and check the indices into them."""
-        if state.func_id.func in FUNCTIONS:
-            return False
-        held: dict[str, Any] = {}
-        for block in state.func_ir.blocks.values():
-            for assign in block.find_insts(ir.Assign):
-                source = assign.value
-                if isinstance(source, ir.Global | ir.FreeVar) and _of_constants(source.value):
-                    held[assign.target.name] = source
-        changed = False
-        for source in held.values():
-            if isinstance(source.value, list):
-                source.value, changed = tuple(source.value), True
-        if held:
-            _check_indices(state.func_ir, held)
-        return changed
+    if state.func_id.func in FUNCTIONS:
+        return
+    held: dict[str, Any] = {}
+    for block in state.func_ir.blocks.values():
+        for assign in block.find_insts(ir.Assign):
+            source = assign.value
+            if isinstance(source, ir.Global | ir.FreeVar) and _of_constants(source.value):
+                held[assign.target.name] = source
+    for source in held.values():
+        if isinstance(source.value, list):
+            source.value = tuple(source.value)
+    if held:
+        _check_indices(state.func_ir, held)
 
 
 def _of_constants(value: Any) -> bool:
@@ -72,6 +61,3 @@ def _check_indices(func_ir: Any, held: dict[str, Any]) -> None:
                     f"{source.name}[{item.index}] of {what}: the index is 0 to {count - 1}",
                     loc=assign.loc,
                 )
-
-
-add_pass(ListsOfConstants, LiteralPropagationSubPipelinePass, "lists of compile-time objects")

@@ -13,32 +13,22 @@ import re
 from typing import Any
 
 from numba.cuda.core import ir
-from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.typed_passes import NopythonTypeInference
 
 from numba_tma.backend.numba_cuda.object_types import ObjectType
-from numba_tma.backend.numba_cuda.passes import add_pass
+from numba_tma.backend.numba_cuda.passes import runs_after
 
 #: Iterators that are walked to their end, by their class's name.
 WALKED = ("LaunchedTiles",)
 
 
-@register_pass(mutates_CFG=False, analysis_only=True)
-class CheckLeftLoops(FunctionPass):
+@runs_after(NopythonTypeInference, "looking for loops over tiles that are left")
+def check_left_loops(state: Any) -> None:
     """Raise a TypingError for a loop over the tiles of launch control that has another way out."""
-
-    _name = "numba_tma_check_left_loops"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        """Check every loop of the function."""
-        for head, block in state.func_ir.blocks.items():
-            if any(_is_walked(statement, state.typemap) for statement in block.body):
-                _check(state.func_ir.blocks, head)
-        return False
+    for head, block in state.func_ir.blocks.items():
+        if any(_is_walked(statement, state.typemap) for statement in block.body):
+            _check(state.func_ir.blocks, head)
 
 
 def _is_walked(statement: ir.Stmt, typemap: dict[str, Any]) -> bool:
@@ -87,6 +77,3 @@ def _report(loop: ir.Loc, left: ir.Loc) -> None:
 
 def _source(loc: ir.Loc) -> str:
     return linecache.getline(loc.filename, loc.line).strip()
-
-
-add_pass(CheckLeftLoops, NopythonTypeInference, "looking for loops over tiles that are left")

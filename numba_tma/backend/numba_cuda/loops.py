@@ -15,12 +15,11 @@ from numba.core import types
 from numba.core.errors import NumbaPerformanceWarning
 from numba.cuda.core import ir
 from numba.cuda.core.analysis import compute_cfg_from_blocks
-from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.typed_passes import NopythonTypeInference
 
 from numba_tma.backend.numba_cuda.object_types import IteratorObjectType, ObjectType, is_constant
-from numba_tma.backend.numba_cuda.passes import add_pass
+from numba_tma.backend.numba_cuda.passes import runs_after
 from numba_tma.host.loop_rules import (
     BOTH_SIDES,
     LOOPS,
@@ -51,36 +50,27 @@ _STAGES = ("ConsumerStage", "ProducerStage")
 _SIDES = (("producer", "produce", "by_tma"), ("consumer", "consume", "by_commit"))
 
 
-@register_pass(mutates_CFG=False, analysis_only=True)
-class CheckLoops(FunctionPass):
+@runs_after(NopythonTypeInference, "looking for calls that a loop must not have")
+def check_loops(state: Any) -> None:
     """Raise a TypingError for a call that its loop must not have."""
-
-    _name = "numba_tma_check_loops"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        """Check the body of every loop."""
-        blocks, typemap = state.func_ir.blocks, state.typemap
-        for block in blocks.values():
-            for call in _calls(block):
-                if started := _started(typemap.get(call.func.name)):
-                    _STARTS[state.func_id.func] = started
-        if state.func_id.func not in _STARTS and not any(map(_is_ours, typemap.values())):
-            return False
-        _warn_of_carried_stages(blocks, typemap)
-        graph = compute_cfg_from_blocks(blocks)
-        _check_sides(blocks, typemap, graph.dominators())
-        for loop in graph.loops().values():
-            elected = next(_elected(blocks[loop.header], typemap), None)
-            for number in sorted(loop.body):
-                for call in _calls(blocks[number]):
-                    function = typemap.get(call.func.name)
-                    _check_start(function, call)
-                    if elected and number != loop.header:
-                        _check_meeting(function, elected, call)
-        return False
+    blocks, typemap = state.func_ir.blocks, state.typemap
+    for block in blocks.values():
+        for call in _calls(block):
+            if started := _started(typemap.get(call.func.name)):
+                _STARTS[state.func_id.func] = started
+    if state.func_id.func not in _STARTS and not any(map(_is_ours, typemap.values())):
+        return
+    _warn_of_carried_stages(blocks, typemap)
+    graph = compute_cfg_from_blocks(blocks)
+    _check_sides(blocks, typemap, graph.dominators())
+    for loop in graph.loops().values():
+        elected = next(_elected(blocks[loop.header], typemap), None)
+        for number in sorted(loop.body):
+            for call in _calls(blocks[number]):
+                function = typemap.get(call.func.name)
+                _check_start(function, call)
+                if elected and number != loop.header:
+                    _check_meeting(function, elected, call)
 
 
 def _is_ours(typ: types.Type) -> bool:
@@ -172,6 +162,3 @@ def _check_meeting(function: types.Type, loop: str, call: ir.Expr) -> None:
         name = getattr(function.typing_key, "__name__", "")
         if name in _MEETINGS:
             raise TypingError(nested_refusal(name, loop), loc=call.loc)
-
-
-add_pass(CheckLoops, NopythonTypeInference, "looking for calls that a loop must not have")

@@ -9,7 +9,6 @@ import numba.core.errors
 from numba.core import types
 from numba.cuda.core import ir
 from numba.cuda.core.analysis import dead_branch_prune
-from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.ir_utils import build_definitions
 from numba.cuda.core.untyped_passes import LiteralPropagationSubPipelinePass
@@ -17,7 +16,7 @@ from numba.cuda.core.untyped_passes import LiteralPropagationSubPipelinePass
 from numba_tma.backend.numba_cuda.constants import COMPILE_TIME
 from numba_tma.backend.numba_cuda.functions import FUNCTIONS
 from numba_tma.backend.numba_cuda.object_types import static_of
-from numba_tma.backend.numba_cuda.passes import add_pass
+from numba_tma.backend.numba_cuda.passes import runs_after
 
 _TYPING_ERRORS = (TypingError, numba.core.errors.TypingError)
 _VALUES = (ir.Const, ir.Global, ir.FreeVar)
@@ -27,26 +26,13 @@ class _NotConstant(Exception):
     pass
 
 
-@register_pass(mutates_CFG=True, analysis_only=False)
-class PruneConstantBranches(FunctionPass):
+@runs_after(LiteralPropagationSubPipelinePass, "branches on compile-time constants")
+def prune_constant_branches(state: Any) -> None:
     """Remove the branches of a body that its constant arguments exclude."""
-
-    _name = "numba_tma_prune_constant_branches"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        """Prune until no branch has a constant condition."""
-        if state.func_id.func not in FUNCTIONS:
-            return False
-        changed = False
-        while _Pruner(state).prune():
-            changed = True
-            state.func_ir._definitions = build_definitions(state.func_ir.blocks)
-            dead_branch_prune(state.func_ir, state.args)
-            state.func_ir._definitions = build_definitions(state.func_ir.blocks)
-        return changed
+    while state.func_id.func in FUNCTIONS and _Pruner(state).prune():
+        state.func_ir._definitions = build_definitions(state.func_ir.blocks)
+        dead_branch_prune(state.func_ir, state.args)
+        state.func_ir._definitions = build_definitions(state.func_ir.blocks)
 
 
 class _Pruner:
@@ -176,8 +162,3 @@ class _Pruner:
         kws = {name: self.type_of(arg) for name, arg in call.kws}
         signature = self.context.resolve_function_type(function, args, kws)
         return signature and signature.return_type
-
-
-add_pass(
-    PruneConstantBranches, LiteralPropagationSubPipelinePass, "branches on compile-time constants"
-)

@@ -16,35 +16,25 @@ from typing import Any
 
 from numba.core import types
 from numba.cuda.core import ir
-from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.typed_passes import NopythonTypeInference
 
 from numba_tma.backend.numba_cuda.handles import Handle, handles_of
 from numba_tma.backend.numba_cuda.object_types import ObjectType
-from numba_tma.backend.numba_cuda.passes import add_pass
+from numba_tma.backend.numba_cuda.passes import runs_after
 
 #: The effect of a statement on the number of held stages: a number to add, or None for the end.
 Effect = int | None
 
 
-@register_pass(mutates_CFG=False, analysis_only=True)
-class CheckReleases(FunctionPass):
+@runs_after(NopythonTypeInference, "looking for stages that are never released")
+def check_releases(state: Any) -> None:
     """Raise a TypingError for a stage that is never released."""
-
-    _name = "numba_tma_check_releases"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        """Check every kind of handle that the function made."""
-        for watched, handle in _opened(state.typemap):
-            flow = _Flow(state, watched, handle)
-            # The stages of a handle that the caller passed may be released by the caller.
-            if not any(map(flow.concerns, state.args)):
-                flow.check()
-        return False
+    for watched, handle in _opened(state.typemap):
+        flow = _Flow(state, watched, handle)
+        # The stages of a handle that the caller passed may be released by the caller.
+        if not any(map(flow.concerns, state.args)):
+            flow.check()
 
 
 def _opened(typemap: dict[str, types.Type]) -> list[tuple[ObjectType, Handle]]:
@@ -311,6 +301,3 @@ def _receiver(loc: Any, method: str) -> str | None:
     """Return the source text before ``.method(``, if it is simple."""
     found = re.search(rf"([\w.]+(?:\(\))?)\.{method}\(", _source(loc))
     return found[1] if found else None
-
-
-add_pass(CheckReleases, NopythonTypeInference, "looking for stages that are never released")

@@ -7,52 +7,42 @@ from typing import Any
 
 from numba.core import types
 from numba.cuda.core import ir
-from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.typed_passes import NopythonTypeInference
 
 from numba_tma.backend.numba_cuda.fresh import Parts, ReturnType, holds_mutable
 from numba_tma.backend.numba_cuda.functions import BODIES, FUNCTIONS, Body
 from numba_tma.backend.numba_cuda.object_types import DESCRIPTIONS, ObjectType
-from numba_tma.backend.numba_cuda.passes import add_pass
+from numba_tma.backend.numba_cuda.passes import runs_after
 
 
-@register_pass(mutates_CFG=False, analysis_only=False)
-class ReturnFreshObjects(FunctionPass):
+@runs_after(NopythonTypeInference, "fresh objects that a body returns")
+def return_fresh_objects(state: Any) -> None:
     """Let a body return the mutable objects that it made, by value."""
-
-    _name = "numba_tma_return_fresh_objects"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        """Change the function's return type, if it has mutable objects."""
-        returned = state.return_type
-        if state.func_id.func not in FUNCTIONS or not holds_mutable(returned):
-            return False
-        origins = _Origins(state)
-        casts = [
-            assign
-            for block in state.func_ir.blocks.values()
-            if isinstance(block.body[-1], ir.Return)
-            for assign in [origins.assigns[block.body[-1].value.name][0]]
-        ]
-        found = {origins.parts(cast.value.value, set()) for cast in casts}
-        name = state.func_id.func_qualname
-        if len(found) > 1:
-            raise TypingError(
-                f"{name} returns an object that it was given on one way and one that it makes on "
-                "another: make it on both, or on neither"
-            )
-        (parts,) = found
-        if parts is not None:
-            origins.refuse_replaced_fields(name)
-        state.return_type = ReturnType(returned, parts)
-        for cast in casts:
-            state.typemap.pop(cast.target.name)
-            state.typemap[cast.target.name] = state.return_type
-        return True
+    returned = state.return_type
+    if state.func_id.func not in FUNCTIONS or not holds_mutable(returned):
+        return
+    origins = _Origins(state)
+    casts = [
+        assign
+        for block in state.func_ir.blocks.values()
+        if isinstance(block.body[-1], ir.Return)
+        for assign in [origins.assigns[block.body[-1].value.name][0]]
+    ]
+    found = {origins.parts(cast.value.value, set()) for cast in casts}
+    name = state.func_id.func_qualname
+    if len(found) > 1:
+        raise TypingError(
+            f"{name} returns an object that it was given on one way and one that it makes on "
+            "another: make it on both, or on neither"
+        )
+    (parts,) = found
+    if parts is not None:
+        origins.refuse_replaced_fields(name)
+    state.return_type = ReturnType(returned, parts)
+    for cast in casts:
+        state.typemap.pop(cast.target.name)
+        state.typemap[cast.target.name] = state.return_type
 
 
 class _Origins:
@@ -180,6 +170,3 @@ class _Origins:
 
 def _any(parts: list[Parts]) -> Parts:
     return None if all(p is None for p in parts) else tuple(parts)
-
-
-add_pass(ReturnFreshObjects, NopythonTypeInference, "fresh objects that a body returns")

@@ -8,7 +8,6 @@ from typing import Any
 from numba.core import types
 from numba.cuda.core import ir
 from numba.cuda.core.analysis import dead_branch_prune
-from numba.cuda.core.compiler_machinery import FunctionPass, register_pass
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.ir_utils import build_definitions
 from numba.cuda.core.typed_passes import PartialTypeInference
@@ -18,7 +17,7 @@ from numba.cuda.typing.templates import signature
 
 from numba_tma.backend.numba_cuda.functions import instruction_function
 from numba_tma.backend.numba_cuda.object_types import static_of
-from numba_tma.backend.numba_cuda.passes import add_pass
+from numba_tma.backend.numba_cuda.passes import runs_after
 
 _returns = ""
 
@@ -38,35 +37,26 @@ def register(as_scope: Callable[..., Any], wanted: str, returns: str) -> None:
     instruction_function(as_scope, typer, lambda context, builder, sig, args: args[0])
 
 
-@register_pass(mutates_CFG=True, analysis_only=False)
-class EnterAlways(FunctionPass):
+@runs_after(LiteralPropagationSubPipelinePass, "entering scopes")
+def enter_always(state: Any) -> None:
     """Remove the branch around a scope that every thread enters.
 
     Along that branch a function that returns a value from within the scope would return None, and
     its return type would be that of both.
     """
-
-    _name = "numba_tma_enter_always"
-
-    def __init__(self) -> None:
-        super().__init__()
-
-    def run_pass(self, state: Any) -> bool:
-        """Replace ``scope.enters()`` by True where its type is a literal True, and prune."""
-        if not getattr(state.func_id.func, _returns, False):
-            return False
-        PartialTypeInference().run_pass(state)
-        for block in state.func_ir.blocks.values():
-            for assign in list(block.find_insts(ir.Assign)):
-                if _is_entered_by_all(assign, state.typemap):
-                    # The call stays, for its other effects.
-                    entered = ir.Assign(ir.Const(True, assign.loc), assign.target, assign.loc)
-                    block.insert_after(entered, assign)
-                    assign.target = block.scope.make_temp(assign.loc)
-        state.typemap = state.calltypes = None
-        state.func_ir._definitions = build_definitions(state.func_ir.blocks)
-        dead_branch_prune(state.func_ir, state.args)
-        return True
+    if not getattr(state.func_id.func, _returns, False):
+        return
+    PartialTypeInference().run_pass(state)
+    for block in state.func_ir.blocks.values():
+        for assign in list(block.find_insts(ir.Assign)):
+            if _is_entered_by_all(assign, state.typemap):
+                # The call stays, for its other effects.
+                entered = ir.Assign(ir.Const(True, assign.loc), assign.target, assign.loc)
+                block.insert_after(entered, assign)
+                assign.target = block.scope.make_temp(assign.loc)
+    state.typemap = state.calltypes = None
+    state.func_ir._definitions = build_definitions(state.func_ir.blocks)
+    dead_branch_prune(state.func_ir, state.args)
 
 
 def _is_entered_by_all(assign: Any, typemap: dict[str, types.Type]) -> bool:
@@ -81,6 +71,3 @@ def _is_entered_by_all(assign: Any, typemap: dict[str, types.Type]) -> bool:
         and isinstance(entered, types.BooleanLiteral)
         and entered.literal_value is True
     )
-
-
-add_pass(EnterAlways, LiteralPropagationSubPipelinePass, "entering scopes")

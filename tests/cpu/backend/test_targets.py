@@ -1,18 +1,21 @@
 """The target of a compile: the one that is asked for, or a GPU's own."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from numba import cuda
 from numba.core import types
 from numba.core.errors import TypingError
-from numba.cuda import flags
+from numba.cuda import dispatcher, flags
+from numba.cuda.codegen import CUDACodeLibrary
 from numba.cuda.core import config, targetconfig
 
 import numba_tma as tma
 from numba_tma import Tile, TilePipeline, ptx
 from numba_tma.backend.numba_cuda import functions
 from numba_tma.backend.numba_cuda.functions import compile_target, exact
+from numba_tma.backend.numba_cuda.targeting import compiling_for
 from numba_tma.host.architectures import TARGETS, capability_of
 from numba_tma.tools.testing import compile_ptx, ptxas
 from tests.tiers import quick
@@ -39,6 +42,27 @@ def test_the_target_of_a_capability(capability, target):
 def test_a_forced_capability_is_the_target(monkeypatch):
     monkeypatch.setattr(config, "FORCE_CUDA_CC", (10, 0))
     assert compile_target() == "100"
+
+
+def test_another_capability_is_that_of_one_thread_alone(monkeypatch):
+    """And of code for no capability in particular; what else is asked for goes to numba-cuda."""
+    monkeypatch.setattr(dispatcher, "get_current_device", lambda: "the current device")
+    monkeypatch.setattr(CUDACodeLibrary, "_ensure_cc", lambda _, given: ("as before", given))
+
+    def answers():
+        device = dispatcher.get_current_device()
+        libraries = [CUDACodeLibrary._ensure_cc(None, given) for given in (None, (8, 0))]
+        return getattr(device, "compute_capability", device), *libraries
+
+    before = "the current device", ("as before", None), ("as before", (8, 0))
+    with ThreadPoolExecutor(1) as other:
+        with compiling_for((9, 0, "a")):
+            assert answers() == ((9, 0, "a"), (9, 0, "a"), ("as before", (8, 0)))
+            assert other.submit(answers).result() == before
+        assert answers() == other.submit(answers).result() == before
+        with pytest.raises(KeyError), compiling_for((9, 0, "a")):
+            raise KeyError
+        assert answers() == before
 
 
 PLACE = Tile(32, "u32")

@@ -20,6 +20,7 @@ from numba_tma.device.waiting import (
     wait_for_flag,
 )
 from numba_tma.host import debug
+from numba_tma.host.boxes import Copies, copies_of
 from numba_tma.host.debug import CLAIMS, COUNT, HEADER, NO_GPU, NUM_CLAIMS, STOPPED, UNCOUNTED, Site
 from numba_tma.ptx import globaltimer
 from numba_tma.tools.testing import compile_ptx, instructions
@@ -147,6 +148,112 @@ def test_a_coordinate_that_would_fault_is_recorded(itemsize, unit, coordinate, f
     assert [name for name, _ in log if name.startswith("fence")] == ["fence.acq_rel.sys"]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "unit"),
+    [
+        ("f64", 2), ("f32", 4), ("bf16", 8), ("u8", 16), ("e2m1", 32),
+        ("e2m1_unpacked", 128), ("e3m2", 128),
+    ],
+)  # fmt: skip
+def test_a_copy_begins_at_16_bytes_of_its_elements(dtype, unit):
+    tile = tma.Tile((8, 128), dtype)
+
+    def kernel(x, out, column):
+        held = tma.shared_tile(tile)
+        x.load(held, (0, column), tma.Barrier(np.uint32(AT), LEDGER))
+        out[0] = 1
+
+    kinds = tma.TensorMapType(2, tile), types.int64[::1], I32
+    ptx = compile_ptx(cuda.jit(kernel), kinds, cc=(10, 0, "a"))
+    for column in {0, unit, unit // 2, unit + 1, 2 * unit - 1, 5 * unit, -unit, -1}:
+        out, fits = np.zeros(1, np.int64), column % unit == 0
+        machine = Machine(ptx, bytes(128), out, column, answer=alone)
+        copies = [name for name, _ in machine.run() if name.startswith("cp.")]
+        assert (len(copies), out[0]) == (fits, fits), column
+        if not fits:
+            (one,) = records(machine)
+            least = f"multiple of {unit} elements"
+            assert str(debug.error_of([one])).count(least) == 1
+
+
+HELD, WIDE = tma.Tile((8, 32), "f32"), tma.Tile((64, 256), "bf16", tma.Swizzle.B128)
+SWIZZLED = tma.Tile((8, 128), "f16", tma.Swizzle.B128)
+MAPS = {
+    "x": tma.TensorMapType(2, HELD),
+    "wide": tma.TensorMapType(2, WIDE, copies=copies_of(WIDE)),
+    "untyped": tma.TensorMapType(2),
+    "rows": tma.TensorMapType(2, SWIZZLED, mode="gather"),
+    "pixels": tma.TensorMapType(4, HELD, mode="im2col"),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "counted", "void"),
+    [
+        ("x.load(held, (0, 0), full)", HELD.nbytes, 0),
+        ("x.load(held.address, (0, 0), full)", HELD.nbytes, 0),
+        ("x.load(held, (0, 0), full, multicast=3)", HELD.nbytes, 0),
+        ("wide.load(tma.shared_tile(WIDE), (0, 0), full)", WIDE.nbytes, 0),  # several copies
+        ("untyped.load(held, (0, 0), full)", HELD.nbytes, 0),
+        ("untyped.load(held.address, (0, 0), full)", 0, 1),
+        ("rows.gather(tma.shared_tile(SWIZZLED), (1, 2, 3, 4, 5, 6, 7, 8), 0, full)",
+         SWIZZLED.nbytes, 0),
+        ("pixels.load_im2col(held, (0, 1, 1, 0), (2, 2), full)", HELD.nbytes, 0),
+        ("tma.ptx.cp_async_bulk_load(held, source, 48, full)", 48, 0),
+        ("tma.ptx.cp_async_bulk_load_ignore_oob(held, source, 48, 0, 4, full)", 0, 1),
+        ("tma.ptx.mbarrier_complete_tx(full, 80)", 80, 0),
+        ("full.arrive_expect_tx(64)", 0, 0),
+        ("x.store(held, (0, 0))", 0, 0),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("cc", [(9, 0, "a"), (10, 0, "a")], ids=["hopper", "blackwell"])
+def test_the_ledger_counts_the_bytes_of_each_copy(call, counted, void, cc):
+    name = call.partition(".")[0]
+    name = name if name in MAPS else "x"
+    body = f"""
+def kernel({name}, source):
+    held, full = tma.shared_tile(HELD), tma.Barrier(np.uint32({AT}), {LEDGER})
+    {call}
+"""
+    names = {"tma": tma, "np": np, "HELD": HELD, "WIDE": WIDE, "SWIZZLED": SWIZZLED}
+    exec(body, names)
+    ptx = compile_ptx(cuda.jit(names["kernel"]), (MAPS[name], types.uint8[::1]), cc=cc)
+    machine = Machine(ptx, bytes(128), np.zeros(64, np.uint8), answer=alone)
+    machine.run(cluster_nctarank=2)
+    words = np.frombuffer(machine.peek_shared(AT + LEDGER, 8), np.uint32)
+    assert words.tolist() == [counted, void]
+
+
+SLICES = tma.Tile((1, 2, 4, 4), "f32")
+FOLDED = Copies(WIDE, (1, 1), fold=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tile", "text"),
+    [
+        (tma.TensorMapType(2), HELD, ""),  # of elements of any size
+        (tma.TensorMapType(4, SLICES, interleave=16), SLICES, ""),  # of slices
+        (tma.TensorMapType(2, HELD), HELD, "f32, NONE): innermost coordinate 3 x 4 B is not"),
+        (MAPS["wide"], WIDE, "bf16, B128): innermost coordinate 3 x 2 B is not"),
+        (
+            tma.TensorMapType(2, WIDE, copies=FOLDED), WIDE,
+            "bf16, B128) by a folded map, in parts of 64 columns: innermost coordinate 1 x 2 B",
+        ),
+    ],
+)  # fmt: skip
+def test_the_coordinate_is_checked_where_it_counts_elements_of_known_size(kind, tile, text):
+    start = (*[0] * (tile.ndim - bool(kind.interleave) - 1), 3)
+
+    def kernel(x, start):
+        x.load(tma.shared_tile(tile), start, tma.Barrier(np.uint32(AT), LEDGER))
+
+    ptx = compile_ptx(cuda.jit(kernel), (kind, types.UniTuple(I32, len(start))), cc=(9, 0, "a"))
+    machine = Machine(ptx, bytes(128), *start, answer=alone)
+    machine.run()
+    found = records(machine)
+    assert len(found) == bool(text) and text in str(debug.error_of(found) if found else "")
+
+
 def test_one_warp_claims_a_barrier():
     def kernel(out, other):
         out[0], out[1], out[2] = claim(np.uint32(AT)), claim(np.uint32(AT)), claim(other)
@@ -179,12 +286,33 @@ def test_a_wait_that_never_ends_leaves_a_record_and_the_barriers_word():
     assert (one.count, one.pending, one.outstanding) == expected
     assert one.seconds > LIMIT / 1e9
     assert any(name.startswith("mbarrier.inval") for name, _ in log)
+    assert [name for name, _ in log if name.startswith("fence")] == ["fence.acq_rel.sys"]
     before = sum(name.startswith("mbarrier.try_wait") for name, _ in log)
     assert before >= 2
     # A second warp finds the barrier claimed, and reads its word no more.
     log = machine.run()
     assert [one.count for one in records(machine)] == [expected[0]] * 2
     assert not any(name.startswith("mbarrier.inval") for name, _ in log)
+
+
+def test_a_stuck_warp_sleeps_until_others_have_written_their_records(monkeypatch):
+    """It invalidates the barrier a grace later, and leaves them the issue slots until then."""
+
+    site = Site("'x.full'")
+
+    def kernel():
+        wait_bounded(Barrier(np.uint32(AT)), np.uint32(1), site, np.uint32(2), np.uint32(5))
+
+    monkeypatch.setattr(ptx_machine, "STEP_NANOSECONDS", GRACE // 50)
+    machine = Machine(compiled(kernel), answer=alone)
+    log = machine.run()
+    (one,) = records(machine)
+    assert LIMIT < one.seconds * 1e9 < LIMIT + GRACE  # without the sleep
+    (invalid,) = (i for i, (name, _) in enumerate(log) if name.startswith("mbarrier.inval"))
+    last = max(i for i, (name, _) in enumerate(log) if name.startswith("mbarrier.try_wait"))
+    between = [step for step in log[last + 1 : invalid] if not step[0].startswith("activemask")]
+    assert set(between) == {("nanosleep.u32", (1000,))}
+    assert 5 <= len(between) <= 25  # in 50 instructions
 
 
 @pytest.mark.parametrize(("issued", "wrong"), [(64, False), (63, True), (65, True), (0, True)])
@@ -201,8 +329,9 @@ def test_the_bytes_of_a_phase_are_compared_once_it_is_complete(issued, wrong):
         answer=lambda name, _: 1 if "activemask" in name else int("_wait" in name),
     )  # fmt: skip
     machine.poke_shared(AT + LEDGER, (64 + issued).to_bytes(4, "little"))
-    machine.run()
+    log = machine.run()
     assert out[0] == (not wrong)
+    assert [name for name, _ in log if name.startswith("fence")] == wrong * ["fence.acq_rel.sys"]
     found = [
         (
             *(one.site, one.stage, one.parity, one.iteration, one.seconds, one.address),
@@ -212,7 +341,6 @@ def test_the_bytes_of_a_phase_are_compared_once_it_is_complete(issued, wrong):
     ]
     # The barrier's word is not read: its phase is complete.
     assert found == [(site.ledger, 1, 0, 4, 0, AT, issued, None, None, None)] * wrong
-
 
 
 @pytest.mark.parametrize("value", [0, 1])

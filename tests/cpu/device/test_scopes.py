@@ -6,6 +6,7 @@ import functools
 import inspect
 import linecache
 import re
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -14,6 +15,7 @@ from numba.core.errors import TypingError
 from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
+from numba_tma.backend.numba_cuda.scopes import enter_always
 from numba_tma.device.scope import RETURNS
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from tests.kernels.scope_cases import CASES, Log, Scope
@@ -44,6 +46,27 @@ def test_scopes_cost_what_the_calls_cost(scoped, explicit):
     assert instructions(ours) == instructions(theirs)
     report = ptxas(ours)
     assert (report.spill_stores, report.spill_loads, report.stack_frame) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("value", ["n", "n > 2", "(1.5, n)", "None"])
+@pytest.mark.parametrize("scopes", ["Scope(log, 1)", "Scope(log, 1), Scope(log, 2)"])
+def test_a_scope_that_all_enter_returns_a_value_and_never_none(scopes, value):
+    """A value or None would be an optional one, which is another type."""
+
+    def type_of(statement):
+        source = f"def f(rows, n):\n    log = Log(rows[0])\n    {statement}\n"
+        names = {"Log": Log, "Scope": Scope}
+        function = tma.scopes(define(source, "f", f"<{statement}>", **names))
+        called = cuda.jit(device=True)(function)
+
+        def kernel(rows, n):
+            called(rows, n)
+
+        compile_ptx(kernel, (ROWS, I64))
+        (overload,) = called.overloads.values()
+        return overload.signature.return_type
+
+    assert type_of(f"with {scopes}: return {value}") == type_of(f"return {value}")
 
 
 @cuda.jit(lineinfo=True)
@@ -215,6 +238,20 @@ def test_private_names_of_a_class_are_found():
     assert Holder().make()() == "found"
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        "def f(_as_scope, scope):", "def f(*_as_scope, scope):", "def f(_, *, scope, _as_scope=3):",
+        "def f(_, scope, **_as_scope):", "def f(_, scope):\n    _as_scope = 1",
+        "def f(_, scope):\n    for _as_scope in range(3): pass",
+    ],
+)  # fmt: skip
+def test_names_that_the_function_never_reads_are_not_taken_either(start):
+    source = f"{start}\n    with scope as s:\n        return s.name\n"
+    function = tma.scopes(define(source, "f", f"<{start}>"))
+    assert function(1, scope=Plain([])) == "scope"
+
+
 def test_names_of_the_function_are_not_taken():
     events = []
 
@@ -303,12 +340,14 @@ def test_a_return_computes_its_value_first():
 
 
 def test_a_function_that_returns_from_a_scope_is_marked():
-    """The compiler removes the branch around such a scope: see `scopes.EnterAlways`."""
+    """The compiler removes the branch around such a scope: see `scopes.enter_always`."""
     inside = define("def f(scope):\n    with scope as x:\n        return x\n", "f", "<one>")
     source = "def f(scope):\n    with scope as x:\n        y = x\n    return y\n"
     after = define(source, "f", "<two>")
     assert getattr(tma.scopes(inside), RETURNS, None) is True
     assert not hasattr(tma.scopes(after), RETURNS)
+    for unmarked in (tma.scopes(after), after):  # whose types are not inferred a second time
+        enter_always(SimpleNamespace(func_id=SimpleNamespace(func=unmarked)))
 
 
 def test_functions_within_have_scopes_of_their_own():

@@ -8,6 +8,7 @@ from numba.core.errors import TypingError
 from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
+from numba_tma.host.scale_factors import scale_tile
 from numba_tma.tools.testing import compile_ptx, ptxas
 from tests.kernels.tensor_kernels import packed, round_trip
 
@@ -83,6 +84,14 @@ def half_the_lanes(out):
     out[0] = TMEM.start().tile(64, 128).load(0, 1)[0]
 
 
+def half_the_lanes_stored(out):
+    TMEM.start().tile(64, 128).store(0, (out[0],))
+
+
+def row_of_half_the_lanes(out):
+    out[0] = TMEM.start().tile(64, 128).row
+
+
 def three_columns(out):
     out[0] = TMEM.start().tile(128, 128).load(0, 3)[0]
 
@@ -91,20 +100,8 @@ def odd_column(out):
     TMEM.start().operand(128, 64, "bf16").store(1, (out[0], out[1]))
 
 
-def load_an_operand(out):
-    out[0] = TMEM.start().operand(128, 64, "bf16").load(0, 1)[0]
-
-
 def past_the_scores():
     TMEM.start().tile(128, 64).operand(128, "bf16", column=32)
-
-
-def in_an_operand():
-    TMEM.start().operand(128, 64, "bf16").operand(64, "bf16")
-
-
-def factors_of_scores():
-    TMEM.start().tile(128, 64).scale_rows(0, 64)
 
 
 ERRORS = [
@@ -115,11 +112,10 @@ ERRORS = [
     (of_rows, (types.int64,), "tile: m is int64; it is an integer that is known at compile time"),
     (at_column, (types.float64,), r"tile\(128, 64, f32\): column takes an integer, not float64"),
     (half_the_lanes, (ROW,), r"tile.load: tile\(64, 128, f32\) has 64 rows, .* 16 of every 32"),
+    (half_the_lanes_stored, (ROW,), r"tile.store: tile\(64, 128, f32\) has 64 rows"),
+    (row_of_half_the_lanes, (ROW,), r"tile.row: tile\(64, 128, f32\) has 64 rows"),
     (three_columns, (ROW,), "tile.load moves 1, 2, 4, .* 128 columns at once, not 3"),
     (odd_column, (ROW,), "column is 1; a cell has 2 elements of bf16: use a multiple of 2"),
-    (load_an_operand, (ROW,), r"tile.load: the tile is operand\(128, 64, bf16\)"),
-    (in_an_operand, (), r"the tile is operand\(128, 64, bf16\); operands lie in an accumulator's"),
-    (factors_of_scores, (), r"the tile is tile\(128, 64, f32\), and not of scale factors"),
     (past_the_scores, (), "takes columns 32 to 95, and tile.128, 64, f32. has 64"),
 ]
 
@@ -128,6 +124,74 @@ ERRORS = [
 def test_errors(kernel, args, text):
     with pytest.raises((TypingError, CudaTypingError), match=text):
         compile_ptx(kernel, args, cc=SM_100A)
+
+
+#: A matrix of each kind.
+MATRICES = {
+    "tile": "tile(128, 64)",
+    "operand": "operand(128, 128, 'bf16')",
+    "metadata": "metadata(128, 128, 'bf16')",
+    "scales": "scales(FACTORS)",
+}
+#: What threads do with a matrix: the kinds that have it, and the error of the others.
+METHODS = {
+    "load(0, 1)[0]": (["tile"], "threads load accumulators"),
+    "store(0, (out[0], out[1]))": (["tile", "operand"], "are copied from shared memory by tma.tc"),
+    "row": (["tile", "operand"], "are copied from shared memory by tma.tcgen05_copy"),
+    "operand(64, 'bf16').address": (["tile"], "operands lie in an accumulator's"),
+    "scale_rows(0, 64).address": (["scales"], "and not of scale factors"),
+}
+#: Matrices of 64 columns.
+WIDE = {
+    "tile": "tile(128, 64, 'f32'",
+    "operand": "operand(128, 128, 'bf16'",
+    "metadata": "metadata(128, 2048, 'bf16'",
+    "scales": "scales(WIDE_FACTORS",
+}
+NAMES = {
+    "FACTORS": scale_tile(128, 128), "WIDE_FACTORS": scale_tile(512, 512),
+    "SMALL": SMALL, "NARROW": tma.TensorMemory(32), "TMEM": TMEM,
+}  # fmt: skip
+
+
+def error_of(statement):
+    """Compile a kernel of one statement; return its error, or "" if there is none."""
+    names = dict(NAMES)
+    exec(f"def kernel(out, column):\n    {statement}\n", names)
+    try:
+        compile_ptx(names["kernel"], (ROW, types.int64), cc=SM_100A)
+    except (TypingError, CudaTypingError) as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", MATRICES)
+def test_each_method_refuses_the_matrices_that_have_it_not(kind, method):
+    kinds, text = METHODS[method]
+    uses = f"TMEM.start().{MATRICES[kind]}.{method}"
+    error = error_of(uses if method.startswith("store") else f"out[0] = {uses}")
+    if kind in kinds:
+        assert error == ""
+    else:
+        name = method.partition("(")[0]
+        assert re.search(rf"tile\.{name}: the tile is {kind}\b.*{text}", error)
+
+
+@pytest.mark.parametrize("column", ["0", "column"])
+@pytest.mark.parametrize("kind", WIDE)
+def test_a_matrix_fits_into_the_columns_wherever_it_begins(kind, column):
+    """A run-time column is not checked; the number of columns is."""
+    assert error_of(f"SMALL.start().{WIDE[kind]}, column={column})") == ""
+    error = error_of(f"NARROW.start().{WIDE[kind]}, column={column})")
+    assert re.search(rf"{kind}\b.* takes 64 columns, and TensorMemory\(32\) has 32", error)
+
+
+@pytest.mark.parametrize("column", ["0", "column"])
+def test_an_operand_fits_into_the_columns_of_its_accumulator(column):
+    assert error_of(f"TMEM.start().tile(128, 64).operand(128, 'bf16', {column})") == ""
+    error = error_of(f"TMEM.start().tile(128, 64).operand(256, 'bf16', {column})")
+    assert "takes 128 columns, and tile(128, 64, f32) has 64" in error
 
 
 def test_a_column_may_be_a_run_time_value():

@@ -9,7 +9,8 @@ from numba import cuda, types
 import numba_tma as tma
 from numba_tma.host import debug
 from numba_tma.tools.testing import compile_ptx
-from tests.cpu.host.test_debug_pipelines import circular
+from tests.cpu.host.test_debug_pipelines import ROLES as STORING
+from tests.cpu.host.test_debug_pipelines import circular, stores
 from tests.ptx_machine import Machine
 from tests.tiers import quick
 
@@ -289,3 +290,166 @@ def test_one_thread_initialises_the_barriers_of_a_ring(pipe, block, full, empty,
     assert [count for _, count in others] == meetings
     assert len(dict(found)) == len(found) == 2 * pipe.num_stages + len(meetings)
     assert initialised(pipe, block, thread=1) == []
+
+
+# ---------------------------------------------------------------------------- fences
+
+
+def of_a_tile_pipeline():
+    @cuda.jit
+    def kernel(reads, out, n):
+        pipe = TILES.start()
+        if pipe.is_consumer():
+            consumer = pipe.consumer()
+            for i in range(n):
+                stage = consumer.wait()
+                if reads[i]:
+                    out[i] = stage.x[0, 0]
+                consumer.release()
+
+    return kernel
+
+
+def of_a_circular_buffer():
+    BUFFER = tma.CircularBuffer(3, 1, war="mbarrier", x=TILE)
+
+    @cuda.jit
+    def kernel(reads, out, n):
+        ring = BUFFER.start()
+        for i, stage in ring.tiles(0, n):
+            for _ in ring.loads():
+                pass
+            full = stage.wait()
+            if reads[i]:
+                out[i] = full.x[0, 0]
+        ring.close()
+
+    return kernel
+
+
+def of_keys_and_values():
+    KEYS = tma.KVPipeline(3, 16, 64, "bf16", 1, producer=ROLES.load, consumer=ROLES.work, holds="k")
+
+    @cuda.jit
+    def kernel(reads, out, n):
+        consumer = KEYS.start().consumer()
+        if ROLES.work.is_member():
+            for i in range(n):
+                consumer.wait()
+                if reads[i]:
+                    out[i] = consumer.get_tile()[0, 0]
+                consumer.release()
+                consumer.step()
+
+    return kernel
+
+
+FENCE = "fence.proxy.async.shared::cta"
+
+
+def fences_and_releases(kernel, kinds, *values):
+    """Return "fence" and "release" as thread 0 executes them."""
+    machine = Machine(
+        compile_ptx(kernel, kinds, cc=HOPPER), *values, block=(64, 1, 1),
+        answer=lambda name, _: int("_wait" in name),
+    )  # fmt: skip
+    log = [name for name, _ in machine.run(0)]
+    steps = {FENCE: "fence", "mbarrier.arrive.shared::cta.b64": "release"}
+    assert log.count(FENCE)
+    return [steps[name] for name in log if name in steps]
+
+
+@pytest.mark.parametrize("kernel", [of_a_tile_pipeline, of_a_circular_buffer, of_keys_and_values])
+def test_a_release_fences_what_was_accessed_since_the_last_one(kernel):
+    reads = np.array([1, 0, 0, 1, 1, 0, 1, 0], np.int64)
+    kinds = (types.int64[::1], types.float32[::1], I64)
+    found = fences_and_releases(kernel(), kinds, reads, np.zeros(8, np.float32), 8)
+    assert found == [step for read in reads for step in ["fence"] * read + ["release"]]
+
+
+def test_a_release_does_not_fence_what_a_store_has_fenced():
+    @cuda.jit
+    def kernel(y, n):
+        pipe = TILES.start()
+        if pipe.is_consumer():
+            consumer = pipe.consumer()
+            for i in range(n):
+                stage = consumer.wait()
+                stage.x[0, 0] = i
+                pipe.store(y, stage.x, (0, 0))
+                consumer.release()
+
+    assert fences_and_releases(kernel, (MAP, I64), BYTES, 4) == 4 * ["fence", "release"]
+
+
+# ---------------------------------------------------------------------------- starts
+
+TMEM_ROLES = tma.Roles(mma=tma.Warps(1), epilogue=tma.Warps(4))
+#: What starts, with the threads of its block.
+STARTED = [
+    (tma.TilePipeline(2, x=TILE), 96),
+    (tma.TilePipeline(2, x=TILE, producer=ROLES.load, consumer=ROLES.work), 64),
+    (tma.CircularBuffer(3, 1, x=TILE), 96),
+    (tma.KVPipeline(2, 16, 64, "bf16", 1, producer=ROLES.load, consumer=ROLES.work), 64),
+    (tma.OrderedSequenceBarrier(2, (ROLES.work, ROLES.load)), 64),
+    (tma.LaunchControl(), 96),
+    (tma.LaunchControl(ROLES), 64),
+    (tma.TensorMemory(64), 96),
+    (tma.TensorMemory(64, role=TMEM_ROLES.epilogue), 160),
+    (
+        tma.OutputTilePipeline(2, TILE, mma=TMEM_ROLES.mma, epilogue=TMEM_ROLES.epilogue), 160,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("started", "block"), STARTED, ids=str)
+def test_a_block_starts_at_the_barrier_of_syncthreads(started, block):
+    """Numbers from 1 on are those of roles, whose threads may not have left theirs."""
+    frees = isinstance(started, tma.TensorMemory)
+
+    @cuda.jit
+    def kernel():
+        if frees:
+            started.start().close()
+        else:
+            started.start()
+
+    machine = Machine(compile_ptx(kernel, (), cc=BLACKWELL), block=(block, 1, 1))
+    for thread in (0, block - 1):
+        log = machine.run(thread)
+        met = [given for name, given in log if re.match(r"(bar|barrier)\.sync", name)]
+        assert met == (1 + frees) * [(0, block)]
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize(
+    ("roles", "thread", "number", "threads", "barrier"),
+    [
+        ((), 0, 0, 96, 0),  # the whole block, as by syncthreads
+        ((STORING.epilogue,), 64, 0, 128, STORING.epilogue.barrier_id),
+        ((STORING.mma, STORING.epilogue), 0, 0, 64, STORING.mma.barrier_id),
+        ((STORING.mma, STORING.epilogue), 64, 1, 128, STORING.epilogue.barrier_id),
+    ],
+)
+def test_those_who_store_together_meet_at_a_barrier_of_their_own(
+    roles, thread, number, threads, barrier, debug
+):
+    """In debug mode it is an mbarrier, which is initialised before the named barrier's only use."""
+    _, kernel, kinds = stores(debug, **({"role": roles} if roles else {}))
+    block = (192 if roles else 96, 1, 1)
+    answer = lambda name, _: int("_wait" in name)  # noqa: E731
+    machine = Machine(compile_ptx(kernel, kinds, cc=HOPPER), BYTES, block=block, answer=answer)
+    log = machine.run(thread)
+    named = [given for name, given in log if re.match(r"(bar|barrier)\.sync", name)]
+    assert set(named) == {(barrier, threads)}
+    assert not debug or len(named) == 1
+    made = [given for name, given in log if name.startswith("mbarrier.init")]
+    assert made == debug * [(machine.shared[-1] + 8 * number, threads)]
+    met = {given[0] for name, given in log if re.match(r"mbarrier\.(arrive|try_wait)", name)}
+    assert met == {address for address, _ in made}
+
+
+def test_a_synchronisation_is_named_after_the_one_role_that_has_it():
+    for roles, name in [((), ""), ((STORING.mma,), "mma"), ((STORING.mma, STORING.epilogue), "")]:
+        pipe, *_ = stores(True, **({"role": roles} if roles else {}))
+        assert pipe.sync_site.role == name

@@ -1,5 +1,7 @@
 """Words of global memory, lanes of a warp and fast functions in the simulator."""
 
+import itertools
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -57,6 +59,31 @@ def test_lanes():
     cuda.jit(kernels.exchange)[1, 32](words, np.arange(32, dtype=np.float32), out, sums)
     np.testing.assert_array_equal(out, kernels.exchanged(words))
     np.testing.assert_array_equal(sums, 496)
+
+
+def exchange_in_segments(words, cases, out):
+    """Write `words` of other lanes into `out` (cases, 3, 32); a case is (clamp, lane)."""
+    own = cuda.laneid
+    for i, (clamp, lane) in enumerate(cases):
+        out[i, 0, own] = ptx.shfl_sync_bfly_b32(words[own], lane, clamp)
+        out[i, 1, own] = ptx.shfl_sync_bfly_f32(np.float32(words[own]), lane, clamp)
+        out[i, 2, own] = ptx.shfl_sync_idx_b32(words[own], lane, clamp)
+
+
+def test_lanes_of_segments():
+    segments = 0b00000, 0b10000, 0b11000, 0b11100, 0b11110, 0b11111, 0b00011
+    clamps = [segment << 8 | last for segment in segments for last in (31, 24, 7, 4, 0)]
+    cases = list(itertools.product(clamps, (0, 1, 2, 5, 8, 16, 31)))
+    words, own = RNG.integers(0, 2**20, 32, np.uint32), np.arange(32)
+    out = np.zeros((len(cases), 3, 32), np.uint32)
+    cuda.jit(exchange_in_segments)[1, 32](words, np.array(cases), out)
+    for (clamp, lane), found in zip(cases, out):  # as the PTX ISA defines shfl.sync
+        segment = clamp >> 8
+        lowest, highest = own & segment, own & segment | clamp & 31 & ~segment
+        for source, values in ((own ^ lane, found[0]), (lowest | lane & ~segment, found[2])):
+            expected = words[np.where(source <= highest, source, own)]
+            np.testing.assert_array_equal(values, expected, f"{clamp:#x}, {lane}")
+        np.testing.assert_array_equal(found[1], found[0])
 
 
 def test_fast_functions():
