@@ -215,6 +215,28 @@ def test_a_wait_that_has_passed_completes_its_phase():
     assert kinds(*start, wait(1, FULL, 1), read(1)) == ["EarlyRead"]
 
 
+@pytest.mark.parametrize("dropped", [0, 1, 2, 3])
+@pytest.mark.parametrize("written", ["in the phase", "after it"])
+def test_later_phases_lack_the_arrivals_that_were_dropped(dropped, written):
+    left = 4 - dropped
+    start = [event(Kind.INIT, 0, BOTH, 4), *meet(0, 1), event(Kind.ARRIVE, 0, BOTH, left)]
+    drop = [event(Kind.ARRIVE, 1, BOTH, dropped, mask=1)] if dropped else []
+    phase, end = [arrive(0, BOTH)] * (left - 1), arrive(0, BOTH)
+    step = [write(0), end] if written == "in the phase" else [end, write(0)]
+    found = kinds(*start, *drop, *phase, *step, arrive(0, BOTH), wait(1, BOTH, 1), read(1))
+    assert found == ([] if written == "in the phase" else ["EarlyRead"])
+
+
+@pytest.mark.parametrize("between", [1, 61, 62, 63, 64, 200])
+def test_a_phase_orders_its_arrivals_however_many_barriers_are_made_between_them(between):
+    made = [event(Kind.INIT, 1, OTHER + 8 * i, 1) for i in range(between)]
+    arrivals = [*PAIR, write(1), arrive(1, BOTH), *made, arrive(0, BOTH)]
+    assert kinds(*arrivals, wait(0, BOTH, 0), read(0)) == []
+    assert kinds(*arrivals, read(0)) == ["EarlyRead"]
+    last = OTHER + 8 * (between - 1)
+    assert kinds(*made, *meet(0, 1), write(0), arrive(0, last), wait(1, last, 0), read(1)) == []
+
+
 def test_blocks_of_a_cluster():
     pair = [
         *(event(Kind.INIT, 0, FULL, 1, rank=r, blocks=2) for r in (0, 1)),
