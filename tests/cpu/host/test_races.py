@@ -237,6 +237,16 @@ def test_a_phase_orders_its_arrivals_however_many_barriers_are_made_between_them
     assert kinds(*made, *meet(0, 1), write(0), arrive(0, last), wait(1, last, 0), read(1)) == []
 
 
+@pytest.mark.parametrize("warp", range(4))
+def test_phases_of_a_barrier_tell_nothing_of_copies(warp):
+    """What is known of each has columns of its own."""
+    reader = (warp + 1) % 4
+    start = [event(Kind.INIT, reader, BOTH, 1), *meet(warp, reader)]
+    phases = [e for i in range(16) for e in (arrive(reader, BOTH), wait(reader, BOTH, i & 1))]
+    copy = [event(Kind.COPY, warp, TILE, 16), *meet(warp, reader)]
+    assert kinds(*start, *phases, *copy, read(reader)) == ["EarlyRead"]
+
+
 def test_blocks_of_a_cluster():
     pair = [
         *(event(Kind.INIT, 0, FULL, 1, rank=r, blocks=2) for r in (0, 1)),
