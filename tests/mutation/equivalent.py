@@ -74,6 +74,18 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "33 columns are a multiple of neither step."
     ),
     (
+        "numba_tma/host/pixel_box.py",
+        "ones = (2,) * len(still)",
+    ): "The walked row is one place along these axes, which any step leaves.",
+    (
+        "numba_tma/simulator/copies.py",
+        "self.ignored = (1, 0)",
+    ): "Loads whose landing reads it have got theirs before.",
+    (
+        "numba_tma/simulator/copies.py",
+        "self.ignored = (0, 1)",
+    ): "Loads whose landing reads it have got theirs before.",
+    (
         "numba_tma/host/race_replay.py",
         "self._columns = 7 * self.actors",
     ): "Barriers have the columns behind those of the warps, which may leave some unused.",
@@ -262,8 +274,12 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("matmul/choice.py", "The number of rows is a multiple of 8."): [
         "long = 512 if n <= 17 and cluster == 1 else 256  # faster, where five such stages fit",
     ],
-    ("matmul/choice.py", "n k is a multiple of 512, and below 512 * 4096."): [
+    ("matmul/choice.py", "n k is a multiple of 1,024, and so its quotients round up alike."): [
         "chunks = config.k // 64 + -(-n * config.k // 4097)",
+    ],
+    ("matmul/choice.py", "No configuration's stages end within 256 bytes of the limit."): [
+        "if SHARED_BYTES // 2 - 1024 - 4 * received <= 2 * (WGMMA_ROWS + n) * config.k:",
+        "if SHARED_BYTES // 2 - 1025 - 4 * received < 2 * (WGMMA_ROWS + n) * config.k:",
     ],
     ("matmul/mma_kernel.py", "A stage has 2 or 4 steps, and an even number of swaps cancels."): [
         "sums, held = multiply_previous(held, sums, stage, right)",

@@ -492,7 +492,7 @@ def test_each_block_is_a_run_of_its_own():
     kernel = pipeline_kernel(2, 0, "read")
     maps = [tma.tensor_map(np.zeros((3, COLUMNS), np.float32), TILE) for _ in range(2)]
     one, two = (sim.explore(lambda n=n: kernel[n, 64](*maps, 3), seeds=(0,)) for n in (1, 2))
-    assert (two.runs, two.states) == (2, 2 * one.states)
+    assert two == sim.Report(2, 2 * one.states, 2 * one.transitions)
 
 
 # ------------------------------------------------------------------- loads without a reader
