@@ -68,7 +68,7 @@ class PixelBox:
     def at_row(self, extents: Sequence[int], place: Sequence[int]) -> "PixelBox":
         """Return the box that a wide copy walks from `place` on: one row, as the last axis says."""
         *still, _ = place
-        upper = tuple(p + 1 - n for p, n in zip(still, extents))
+        upper = tuple(p + 1 - n for p, n in zip(still, extents[:-1], strict=True))
         ones = (1,) * len(still)
         return PixelBox(
             (*still, self.lower[-1]), (*upper, self.upper[-1]), (*ones, self.stride[-1])

@@ -116,13 +116,12 @@ def words(address: int, size: int) -> slice:
     return slice(address // 4, min(WORDS, -(-(address + size) // 4)))
 
 
-def joined(one: Clock | None, other: Clock) -> Clock:
-    """Return the maximum of both; a clock is longer if it was copied later."""
+def joined(one: Clock | None, later: Clock) -> Clock:
+    """Return the maximum of both; a clock that was copied later has more columns, or as many."""
     if one is None:
-        return other
-    long, short = (one, other) if len(one) >= len(other) else (other, one)
-    result = long.copy()
-    np.maximum(result[: len(short)], short, out=result[: len(short)])
+        return later
+    result = later.copy()
+    np.maximum(result[: len(one)], one, out=result[: len(one)])
     return result
 
 

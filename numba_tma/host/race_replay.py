@@ -55,9 +55,8 @@ class Replay:
         self.blocks, self.warps, self.sites, self.names = blocks, warps, sites, names
         self.actors = blocks * warps
         self.races: list[Race] = []
-        self._first = 6 * self.actors
-        self._columns = self._first + 1
-        self._table = np.zeros((self.actors, self._first + 64), np.int32)
+        self._columns = 6 * self.actors
+        self._table = np.zeros((self.actors, self._columns + 64), np.int32)
         self._table[np.arange(self.actors), np.arange(self.actors)] = 1
         self._memory = [Memory(warps) for _ in range(blocks)]
         self._barriers: dict[tuple[int, int], LoggedBarrier] = {}

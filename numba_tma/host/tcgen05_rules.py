@@ -338,10 +338,15 @@ def _n_step(
     a: MatrixLayout | TensorMemoryOperand, b: MatrixLayout, b_name: str, cta_group: int
 ) -> int:
     """Return the step of N that the operands require."""
-    narrow = b.major == "MN" and b_name in (*_BYTES, "i8", "u8")
+    narrow = _is_narrow(b, b_name)
     if cta_group == 2:
         return 32 if narrow or isinstance(a, TensorMemoryOperand) else 16
     return 16 if narrow else 8
+
+
+def _is_narrow(b: MatrixLayout, b_name: str) -> bool:
+    """Return whether b has elements of 8 bits and is MN-major."""
+    return b.major == "MN" and b_name in (*_BYTES, "i8", "u8")
 
 
 def _because(
@@ -349,7 +354,7 @@ def _because(
 ) -> str:
     if _n_step(a, b, b_name, cta_group) <= 8 * cta_group:
         return ""
-    if b.major == "MN" and b_name in (*_BYTES, "i8", "u8"):
+    if _is_narrow(b, b_name):
         return f", b of {b_name} MN-major"
     return ", a in tensor memory"
 

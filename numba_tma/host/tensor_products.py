@@ -48,9 +48,9 @@ class ProductStep:
     idesc: int
     a: int  #: bytes in shared memory, or columns in tensor memory
     b: int  #: bytes
-    metadata: int = 0  #: columns
-    scale_a: int = 0
-    scale_b: int = 0
+    metadata: int  #: columns
+    scale_a: int
+    scale_b: int
 
 
 @dataclass(frozen=True)

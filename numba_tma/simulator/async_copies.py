@@ -32,8 +32,8 @@ class AsyncCopy:
         self.address = address
         self.nbytes = nbytes
         self._source = source
-        #: The name of the bytes' content in a recorded protocol.
-        self.content = 0
+        #: The name of the bytes' content in a recorded protocol; not there without one.
+        self.content: int
 
     def advance(self) -> bool:
         """Write the current bytes of global memory, and zeros behind them."""

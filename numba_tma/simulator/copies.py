@@ -123,8 +123,8 @@ class Load:
         self.swizzle: Swizzle | None = None
         #: The numbers of first and last bytes that get any value.
         self.ignored = (0, 0)
-        #: The name of the bytes' content in a recorded protocol.
-        self.content = 0
+        #: The name of the bytes' content in a recorded protocol; not there without one.
+        self.content: int
         self._read = read
 
     def advance(self) -> bool:

@@ -83,7 +83,14 @@ def _recorded(launch: Callable[[], object], seed: int) -> list[Run]:
 
 
 def _compare(runs: list[Run], others: list[Run], seed: int, other_seed: int) -> None:
-    for run, other in zip(runs, others, strict=True):
+    threads, other_threads = ([len(run.logs) for run in each] for each in (runs, others))
+    if threads != other_threads:
+        raise TimingDependent(
+            f"seed {seed} ran {len(threads)} blocks or clusters with {sum(threads)} threads, and "
+            f"seed {other_seed} {len(other_threads)} with {sum(other_threads)}: only launches of "
+            "the same blocks in every order can be explored"
+        )
+    for run, other in zip(runs, others):
         if log := run.differs(other):
             raise TimingDependent(
                 f"warp {log.warp} lane {log.lane} of block {log.block} does something else under "

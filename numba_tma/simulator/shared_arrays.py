@@ -41,13 +41,12 @@ def plain(array: SharedArray) -> np.ndarray[Any, Any]:
 
 def read(array: SharedArray, index: Index, *, atomic: bool = False) -> int:
     """Check and record the read of an element; return its address."""
-    thread, nbytes, first = current(), array.itemsize, 0
-    for address in _addresses(thread, element(plain(array), index)):
-        first = first or address
+    thread, nbytes, address = current(), array.itemsize, 0
+    for address in _addresses(thread, element(plain(array), index)):  # one, or none elsewhere
         thread.cta.hazards.read(thread, address, nbytes, atomic=atomic)
         if thread.log is not None:
             thread.log.read(thread.cta, address, nbytes)
-    return first
+    return address
 
 
 def write(array: SharedArray, index: Index, value: object, *, atomic: bool = False) -> None:

@@ -86,6 +86,26 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "33 columns are a multiple of neither step."
     ),
     (
+        "numba_tma/host/pixel_box.py",
+        "ones = (2,) * len(still)",
+    ): "The walked row is one place along these axes, which any step leaves.",
+    (
+        "numba_tma/simulator/copies.py",
+        "self.ignored = (1, 0)",
+    ): "Loads whose landing reads it have got theirs before.",
+    (
+        "numba_tma/simulator/copies.py",
+        "self.ignored = (0, 1)",
+    ): "Loads whose landing reads it have got theirs before.",
+    (
+        "numba_tma/host/race_replay.py",
+        "self._columns = 7 * self.actors",
+    ): "Barriers have the columns behind those of the warps, which may leave some unused.",
+    (
+        "numba_tma/host/race_replay.py",
+        "self._table = np.zeros((self.actors, self._columns + 65), np.int32)",
+    ): "The table grows when it is full, whatever it began with.",
+    (
         "numba_tma/host/race_replay.py",
         "self._groups = np.zeros((3, self.actors), np.int32)  # closed bulk and wgmma groups",
     ): "The groups have two kinds, and nothing goes through the rows of the array.",
@@ -244,6 +264,10 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
         "return RowState(p, o, 1, row_max, shift, row_sum, per_row(1), not form.votes, rows)",
         "return RowState(p, o, 1, row_max, shift, row_sum, rescale, needs_rescale, rows)",
     ],
+    ("attention/kernel.py", "O is 0 before the first P V, whatever rescales it."): [
+        "return RowState(p, o, 0, row_max, shift, row_sum, per_row(2), not form.votes, rows)",
+        "return RowState(p, o, o_sum, row_max, shift, row_sum, per_row(2), not form.votes, rows)",
+    ],
     ("attention/softmax.py", "The mask of a tile that rows see whole hides nothing."): [
         "if rows.stop <= form.block_k:",
         "if rows.end <= form.block_k:",
@@ -268,6 +292,19 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("transpose/kernel.py", "Any one thread may do it."): ["if thread == 1:", "elif thread == 1:"],
     ("matmul/choice.py", "The number of rows is a multiple of 8."): [
         "long = 512 if n <= 17 else 256  # faster, where five such stages fit",
+    ],
+    ("matmul/choice.py", "n k is a multiple of 1,024, and so its quotients round up alike."): [
+        "chunks = config.k // 64 + -(-n * config.k // 4097)",
+    ],
+    ("matmul/choice.py", "No configuration's stages end within 256 bytes of the limit."): [
+        "if SHARED_BYTES // 2 - 1024 - 4 * received <= 2 * (WGMMA_ROWS + n) * config.k:",
+        "if SHARED_BYTES // 2 - 1025 - 4 * received < 2 * (WGMMA_ROWS + n) * config.k:",
+    ],
+    ("matmul/mma_kernel.py", "A stage has 2 or 4 steps, and an even number of swaps cancels."): [
+        "sums, held = multiply_previous(held, sums, stage, right)",
+    ],
+    ("matmul/unaligned_kernel.py", "All chunks are one group, and no chunk is left."): [
+        "if len(moves) < at_once:",
     ],
     ("matmul/kernel.py", "An epilogue without such a source does not use its value."): [
         "return np.float32(1)",

@@ -114,6 +114,16 @@ def test_a_function_of_inputs_each_with_its_own_alignment(dtype):
         assert all(any(inside(a, array) for array in arrays) for a in accesses if a[1] >= bases[0])
 
 
+@pytest.mark.parametrize("form", ["any", "alike", "whole"])
+@pytest.mark.parametrize("flat", [True, False])
+def test_only_units_of_several_rows_are_divided_among_them(flat, form):
+    copied = copy_units_kernel(4, THREADS, flat, form)
+    added = unit_kernel(lambda x: x + x, ("full",), 0, as_dtype("bf16"), flat, form)
+    for kernel in (copied, added):
+        ptx = compile_ptx(kernel, (ROWS, ROWS, INT, INT, DIVISOR), cc=(9, 0, "a"))
+        assert ("mul.lo.s64" in ptx) == (not flat)
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_rows_of_whole_units_are_copied_by_units_alone(rows):
     kernel = copy_units_kernel(4, THREADS, rows == 1, "whole")

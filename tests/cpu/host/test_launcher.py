@@ -24,7 +24,7 @@ from numba_tma.backend.numba_cuda.packing import Packer
 from numba_tma.host import driver as _driver
 from numba_tma.host import encoding as _encoding
 from numba_tma.host import streams as _streams
-from numba_tma.host.launching import Unfit
+from numba_tma.host.launching import Unfit, checked_extents
 from tests.cpu.backend.test_compiler import hopper_that_loads_nothing
 
 ADDRESS = 0x7F00_1234_5000
@@ -337,6 +337,31 @@ def test_wrong_arguments_are_refused(driver):
 def test_what_no_gpu_can_run_is_refused(grid, block, options, text):
     with pytest.raises((TypeError, ValueError), match=text):
         tma.launcher(kernel_of(1), grid, block, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("grid", (2**31 - 1, 1, 1)), ("grid", (1, 65535, 1)), ("grid", (1, 1, 65535)),
+        ("block", (1024, 1, 1)), ("block", (1, 1024, 1)), ("block", (1, 1, 64)),
+    ],
+)  # fmt: skip
+def test_each_axis_has_a_largest_extent(name, most):
+    axis = max(range(3), key=most.__getitem__)
+    beyond = tuple(n + (i == axis) for i, n in enumerate(most))
+    one = {"grid": (1, 1, 1), "block": (1, 1, 1)}
+    assert checked_extents(**one | {name: most}) == tuple((one | {name: most}).values())
+    with pytest.raises(ValueError, match=f"along {'xyz'[axis]}; it is 1 to {most[axis]:,}$"):
+        checked_extents(**one | {name: beyond})
+
+
+@pytest.mark.parametrize("block", [(1024, 1, 1), (32, 32, 1), (16, 1, 64), (8, 8, 16)])
+def test_a_block_has_1024_threads_at_most(block):
+    assert checked_extents(1, block) == ((1, 1, 1), block)
+    for axis in range(3):
+        wider = tuple(n + (i == axis) for i, n in enumerate(block))
+        with pytest.raises(ValueError, match=r"a block has at most 1,024$|it is 1 to"):
+            checked_extents(1, wider)
 
 
 def test_what_is_no_kernel_is_refused():

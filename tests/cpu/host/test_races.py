@@ -76,6 +76,7 @@ DRAIN = [event(Kind.DRAINED, 0, 0, 0)]
 PRODUCT = [event(Kind.PRODUCT, 1, TILE, 512), event(Kind.PRODUCT_COMMIT, 1)]
 COPY = [event(Kind.COPY, 0, TILE, 16)]
 BOTH = 0x8010
+HALVES = [event(Kind.MEET, 0, 1, 64, lanes) for lanes in (0xFFFF, 0xFFFF0000)]
 PAIR = [event(Kind.INIT, 0, BOTH, 2), *meet(0, 1)]
 
 RIGHT = {
@@ -171,6 +172,18 @@ WRONG = {
     ),
     "used after its end": ([event(Kind.INVAL, 0, FULL), arrive(1, FULL)], "BarrierMisuse"),
     "never written": ([event(Kind.READ, 1, TILE + 64, 16)], "UninitializedRead"),
+    "written after its fence": ([fence(1), write(1), *meet(0, 1), *STORE], "MissingFence"),
+    "copied after the wait for all copies": (
+        [event(Kind.COPY_DRAINED, 0, 0, 0, 1), *COPY, *meet(0, 1), read(1)], "EarlyRead",
+    ),
+    "an arrival of the next phase, where the log lacks bytes of this one": (
+        [arrive(0, FULL, 512), write(1), arrive(1, FULL), wait(0, FULL, 0), read(0)], "EarlyRead",
+    ),
+    "written after a turn in which the halves of a warp came one by one": (
+        [*HALVES, event(Kind.MEET, 1, 1, 64, ALL), write(0), *HALVES, event(Kind.MET, 1, 1),
+         read(1)],
+        "EarlyRead",
+    ),
 }  # fmt: skip
 
 
@@ -213,6 +226,60 @@ def test_a_wait_that_has_passed_completes_its_phase():
     start = [event(Kind.INIT, 0, FULL, 2), *meet(0, 1), write(0), arrive(0, FULL)]
     assert kinds(*start, wait(1, FULL, 0), read(1)) == []
     assert kinds(*start, wait(1, FULL, 1), read(1)) == ["EarlyRead"]
+
+
+@pytest.mark.parametrize("dropped", [0, 1, 2, 3])
+@pytest.mark.parametrize("written", ["in the phase", "after it"])
+def test_later_phases_lack_the_arrivals_that_were_dropped(dropped, written):
+    left = 4 - dropped
+    start = [event(Kind.INIT, 0, BOTH, 4), *meet(0, 1), event(Kind.ARRIVE, 0, BOTH, left)]
+    drop = [event(Kind.ARRIVE, 1, BOTH, dropped, mask=1)] if dropped else []
+    phase, end = [arrive(0, BOTH)] * (left - 1), arrive(0, BOTH)
+    step = [write(0), end] if written == "in the phase" else [end, write(0)]
+    found = kinds(*start, *drop, *phase, *step, arrive(0, BOTH), wait(1, BOTH, 1), read(1))
+    assert found == ([] if written == "in the phase" else ["EarlyRead"])
+
+
+@pytest.mark.parametrize("between", [1, 61, 62, 63, 64, 200])
+def test_a_phase_orders_its_arrivals_however_many_barriers_are_made_between_them(between):
+    made = [event(Kind.INIT, 1, OTHER + 8 * i, 1) for i in range(between)]
+    arrivals = [*PAIR, write(1), arrive(1, BOTH), *made, arrive(0, BOTH)]
+    assert kinds(*arrivals, wait(0, BOTH, 0), read(0)) == []
+    assert kinds(*arrivals, read(0)) == ["EarlyRead"]
+    last = OTHER + 8 * (between - 1)
+    assert kinds(*made, *meet(0, 1), write(0), arrive(0, last), wait(1, last, 0), read(1)) == []
+
+
+GROUPS = {
+    "stores": (Kind.SOURCE, Kind.COMMIT, Kind.DRAINED, Kind.WRITE, "EarlyOverwrite"),
+    "products": (
+        Kind.PRODUCT, Kind.PRODUCT_COMMIT, Kind.PRODUCT_DRAINED, Kind.WRITE, "EarlyOverwrite",
+    ),
+    "copies": (Kind.COPY, Kind.COPY_COMMIT, Kind.COPY_DRAINED, Kind.READ, "EarlyRead"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("allowed", range(4))
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_wait_covers_all_groups_but_the_newest(name, allowed):
+    begins, commits, waits, accesses, error = GROUPS[name]
+    places = [TILE + 16 * group for group in range(3)]
+    written = [event(Kind.WRITE, 0, place, 16) for place in places] if name != "copies" else []
+    groups = [e for p in places for e in (event(begins, 0, p, 16), event(commits, 0))]
+    start = [*START, *written, fence(0), *groups, event(waits, 0, 0, allowed), *meet(0, 1)]
+    for group, place in enumerate(places):
+        late = group >= 3 - allowed
+        assert kinds(*start, event(accesses, 1, place, 16)) == [error] * late
+
+
+@pytest.mark.parametrize("warp", range(4))
+def test_phases_of_a_barrier_tell_nothing_of_copies(warp):
+    """What is known of each has columns of its own."""
+    reader = (warp + 1) % 4
+    start = [event(Kind.INIT, reader, BOTH, 1), *meet(warp, reader)]
+    phases = [e for i in range(16) for e in (arrive(reader, BOTH), wait(reader, BOTH, i & 1))]
+    copy = [event(Kind.COPY, warp, TILE, 16), *meet(warp, reader)]
+    assert kinds(*start, *phases, *copy, read(reader)) == ["EarlyRead"]
 
 
 def test_blocks_of_a_cluster():

@@ -193,6 +193,34 @@ def test_what_is_not_legal(options, text):
     assert text in message(**options)
 
 
+@pytest.mark.parametrize("cta_group", [1, 2])
+@pytest.mark.parametrize("tmem", [False, True])
+@pytest.mark.parametrize("major", ["K", "M"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "e4m3", "e5m2"])
+def test_the_operand_that_asks_for_a_step_of_n_is_named(dtype, major, tmem, cta_group):
+    """B of 8 bits that is MN-major; and of pairs, A in tensor memory."""
+    narrow = dtype not in ("bf16", "f16") and major == "M"
+    step = 8 * cta_group * (2 if narrow or (tmem and cta_group == 2) else 1)
+    reason = ""
+    if step > 8 * cta_group:
+        reason = f", b of {dtype} MN-major" if narrow else ", a in tensor memory"
+    options = {"m": 64 if cta_group == 1 else 256, "dtype": dtype, "k": 128, "majors": f"K{major}"}
+    text = message(n=20, tmem=tmem, cta_group=cta_group, **options)
+    assert f"m {options['m']}{reason} it is {step} to 256 in steps of {step}" in text
+
+
+@pytest.mark.parametrize("major", ["K", "M"])
+@pytest.mark.parametrize("dtype", ["i8", "u8"])
+def test_integers_have_steps_of_n_of_their_own(dtype, major):
+    """24 is one of them for M = 64, unless B is MN-major."""
+    options = {"d": "i32", "m": 64, "dtype": dtype, "k": 128, "majors": f"K{major}"}
+    assert product(n=48, **options).kind == "i8"
+    if major == "K":
+        assert product(n=24, **options).kind == "i8"
+    else:
+        assert f"m 64, b of {dtype} MN-major it is 16 to 256 in" in message(n=24, **options)
+
+
 def test_operands_that_are_too_small():
     d = as_dtype("f32")
     with pytest.raises(

@@ -77,6 +77,16 @@ def test_staged_rows_are_read_from_shared_memory_twice(cluster):
     assert sum("st.global.v4" in i for i in found) == 4
 
 
+@pytest.mark.parametrize("slot", [0, 16384])
+@pytest.mark.parametrize("width", [16, 2])
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_only_blocks_of_a_cluster_ask_for_their_rank(cluster, width, slot):
+    plan = RowPlan(512, 1, cluster, bulk=slot > 0, slot=slot)
+    kernel = kernel_of(SOFTMAX, 32768, width=width, plan=plan)
+    asks = [i for i in instructions(compile_ptx(kernel, ROWS)) if "%cluster" in i]
+    assert (cluster > 1) == bool(asks), asks
+
+
 @pytest.mark.parametrize(
     ("plan", "columns"),
     [

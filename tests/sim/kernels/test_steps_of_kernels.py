@@ -1,6 +1,7 @@
 """Steps of kernels whose order no simulated run shows, as calls: fences, turns, early loads."""
 
 import itertools
+from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from numba import cuda
 from numba_tma.device.fragments import Fragment
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention.backward import kernel as backward
-from numba_tma.kernels.matmul import mma_kernel
+from numba_tma.kernels.matmul import mma_kernel, unaligned_kernel
 from numba_tma.kernels.rows import steps
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan
 
@@ -141,3 +142,48 @@ def test_a_warpgroup_has_sums_of_each_64_rows(blocks):
     zero_sums, found = mma_kernel.zero_sums(plan), []
     cuda.jit(lambda: found.extend(zero_sums()))[1, 1]()
     assert len(found) == blocks and all(type(part) is Fragment for part in found)
+
+
+# -------------------------------------------- chunks of unaligned operands are loaded some at once
+
+
+@pytest.mark.parametrize(
+    ("blocks", "chunks", "inner", "last"),
+    [
+        (1, (3, 5), [8], [8]),
+        (1, (4, 5), [5, 4], [5, 4]),
+        (1, (8, 9), [6, 6, 5], [6, 6, 5]),
+        (2, (2, 2), [4], [4]),
+        (2, (4, 1), [5], [3, 2]),
+        (2, (4, 2), [3, 3], [3, 3]),
+        (2, (4, 4), [4, 4], [4, 4]),
+    ],
+)
+@pytest.mark.parametrize("first", ["a", "b"])
+@pytest.mark.parametrize("length", [63, 64, 71, 72])
+def test_as_many_chunks_are_loaded_at_once_as_registers_hold(
+    monkeypatch, blocks, chunks, inner, last, first, length
+):
+    """The groups of a stage differ by one chunk at most. 8 elements along K follow an inner one."""
+    KINDS = "read", "write"
+    log, numbers = [], dict(zip(("a", "b") if first == "a" else ("b", "a"), chunks))
+
+    def moves(plan, side, *, last):
+        read, write = (partial(lambda *step: log.append(step), k, side, last) for k in KINDS)
+        return [unaligned_kernel.ChunkMove(read, write, i) for i in range(numbers[side])]
+
+    monkeypatch.setattr(unaligned_kernel, "chunk_moves", moves)
+    plan = SimpleNamespace(
+        a_major="K", b_major="MN", k=64, blocks=blocks, config=SimpleNamespace(first=first)
+    )
+    a, b = SimpleNamespace(columns=length, lines=99), SimpleNamespace(columns=99, lines=length)
+    fill, places = unaligned_kernel.tile_fill(plan), ((5, 0, "A"), (0, 6, "B"))
+    cuda.jit(lambda: fill(a, b, (5, 6, 0, "A", "B"), "stage", "loader"))[1, 1]()
+    steps = [(kind, len([*group])) for kind, group in itertools.groupby(step[0] for step in log)]
+    groups = inner if length >= 72 else last
+    assert steps == [(kind, number) for number in groups for kind in KINDS]
+    every = [(side, i) for side in numbers for i in range(numbers[side])]
+    assert [(step[1], step[-1]) for step in log if step[0] == "read"] == every
+    assert sorted((step[1], step[-1]) for step in log if step[0] == "write") == sorted(every)
+    told = (length < 72, a, b, places, "stage", "loader")
+    assert all((step[2], *step[-6:-1]) == told for step in log)

@@ -444,6 +444,32 @@ def test_threads_that_look_at_the_time():
         sim.explore(lambda: kernel[1, 2](), seeds=range(8))
 
 
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ([(1, 4), (3, 2)], r"ran 2 blocks or clusters with 6 threads, and seed 7 4 with 10"),
+        ([(1, 4)], r"ran 2 blocks or clusters with 6 threads, and seed 7 1 with 4"),
+        ([(1, 4), (1, 3)], r"ran 2 blocks or clusters with 6 threads, and seed 7 2 with 7"),
+        ([(1, 2), (1, 4)], r"ran 2 blocks or clusters with 6 threads, and seed 7 2 with 6"),
+    ],
+)
+def test_launches_of_other_blocks_under_another_seed(other, text):
+    """Threads that exist under one seed alone are a difference, whatever the others do."""
+
+    @cuda.jit
+    def kernel():
+        pass
+
+    launches = iter([[(1, 4), (1, 2)], other])
+
+    def launch():
+        for extents in next(launches):
+            kernel[extents]()
+
+    with pytest.raises(sim.TimingDependent, match=f"^seed 3 {text}: only launches of the same"):
+        sim.explore(launch, seeds=(3, 7))
+
+
 def test_more_states_than_asked_for():
     with pytest.raises(sim.TooManyStates, match="more than 100 states"):
         sim.explore(lambda: run_ring(None), seeds=(0,), limit=100)
@@ -466,7 +492,7 @@ def test_each_block_is_a_run_of_its_own():
     kernel = pipeline_kernel(2, 0, "read")
     maps = [tma.tensor_map(np.zeros((3, COLUMNS), np.float32), TILE) for _ in range(2)]
     one, two = (sim.explore(lambda n=n: kernel[n, 64](*maps, 3), seeds=(0,)) for n in (1, 2))
-    assert (two.runs, two.states) == (2, 2 * one.states)
+    assert two == sim.Report(2, 2 * one.states, 2 * one.transitions)
 
 
 # ------------------------------------------------------------------- loads without a reader

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numba import cuda
 
 from numba_tma.simulator.memory import BASE
-from numba_tma.simulator.protocol import Run, Span, Touch
+from numba_tma.simulator.protocol import Run, Span, Touch, recorded_protocol
 
 
 def started(threads=2):
@@ -69,6 +70,41 @@ def test_accesses_are_between_operations():
     log.read(cta, BASE + 4, 4)
     assert [len(touches) for touches in log.touches] == [1, 0, 1]
     assert log.operations == ["first", "second"] and other.touches == [set()]
+
+
+def test_every_access_to_an_element_of_an_array_is_logged():
+    @cuda.jit
+    def kernel():
+        array = cuda.shared.array((3, 4), np.uint32)
+        array[0, 0] = 1
+        array[1, 1:3] = 2
+        array[1, 2], array[2]  # the row is a view, whose elements are not read
+        cuda.atomic.add(array[1], 1, 1)
+
+    with recorded_protocol() as runs:
+        kernel[1, 1]()
+    (log,) = runs[0].logs
+    (touches,) = log.touches
+    written, read = (
+        {(t.span.start - BASE, t.span.stop - BASE) for t in touches if t.writes == writes}
+        for writes in (True, False)
+    )
+    words = [(4 * n, 4 * n + 4) for n in range(12)]
+    assert written == {words[0], words[5], words[6]}
+    assert read == {words[5], words[6]}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_names_say_the_block_if_there_are_several(size):
+    memory = SimpleNamespace(
+        label={BASE: "full"}.get, describe=lambda start, nbytes: f"{nbytes} bytes at {start - BASE}"
+    )
+    run = Run(blocks=[SimpleNamespace(memory=memory, index=(rank, 5, 0)) for rank in range(size)])
+    for rank in range(size):
+        block = f" of block ({rank}, 5, 0)" if size > 1 else ""
+        assert run.barrier_name((rank, BASE)) == f"full{block}"
+        assert run.barrier_name((rank, BASE + 8)) == f"mbarrier at {BASE + 8}{block}"
+        assert run.span_name(Span(rank, BASE + 4, BASE + 10)) == f"6 bytes at 4{block}"
 
 
 def test_runs_differ_by_their_first_thread_that_does():

@@ -117,6 +117,18 @@ def test_threads_may_write_the_same_value():
         launch(body, 64, True)
 
 
+@pytest.mark.parametrize("index", [1, slice(1, 3)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.complex128])
+def test_threads_may_write_the_same_value_to_an_array(dtype, index):
+    def body(differ):
+        array = cuda.shared.array(4, dtype)
+        array[index] = dtype(cuda.threadIdx.x if differ else 7)
+
+    launch(body, 64, False)
+    with pytest.raises(sim.DataRace, match="written at .* and written by"):
+        launch(body, 64, True)
+
+
 def test_a_write_of_the_same_value_replaces_those_it_covers():
     def body(covers):
         words = sim.allocate_shared("words", 8, 8)
