@@ -100,8 +100,8 @@ OTHER_TIMES = TileTimes(0.67, 0.67)  #: of plans without another one beside them
 PACKED_PLANS = dict.fromkeys(
     ((96, True), (128, False), (128, True)), AttentionPlan(2, 128, q_stages=2)
 )
-#: As `CANDIDATES`, for e4m3, where P V of a tile takes registers beside O; fitted to 20 shapes on an
-#: H100.
+#: As `CANDIDATES`, for e4m3, where P V of a tile takes registers beside O. Times are fitted to 20
+#: shapes on an H100.
 FP8_CANDIDATES = {
     (64, False): (
         Candidate(AttentionPlan(2, 224, q_stages=2), TileTimes(1.42, 1.8)),
