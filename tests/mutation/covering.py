@@ -7,6 +7,8 @@ each test file in a process of its own, so that no file profits from what anothe
 
 from __future__ import annotations
 
+import ast
+import functools
 import itertools
 import json
 import math
@@ -150,18 +152,36 @@ def pytest_unconfigure() -> None:
 def reaching(
     tests: Iterable[TestFile], path: str, line: int, limit: float = math.inf
 ) -> list[TestFile]:
-    """Return the passing test files that reach a line: those named most like its file first.
+    """Return the passing test files that reach a line: those that import its module come first.
 
-    Of equals the quick ones come first. Together they take at most `limit` seconds; the first is
-    there if it takes longer. Processes that a test starts are not recorded, so a line that nothing
-    reaches gets the files that are named like its own.
+    Then come those that are named most like its file, and of equals the quick ones. Together they
+    take at most `limit` seconds; the first is there if it takes longer. Processes that a test
+    starts are not recorded, so a line that nothing reaches gets the files that are named like its
+    own.
     """
     words, passing = _words(path), [test for test in tests if test.passed]
     found = [test for test in passing if test.reaches(path, line)]
     found = found or [test for test in passing if Path(path).stem in _words(test.path)]
-    found.sort(key=lambda test: (-len(words & _words(test.path)), test.seconds))
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    def distance(test: TestFile) -> tuple[bool, int, float]:
+        return module not in imports(test.path), -len(words & _words(test.path)), test.seconds
+
+    found.sort(key=distance)
     ends = itertools.accumulate(test.seconds for test in found)
     return [test for i, (test, end) in enumerate(zip(found, ends)) if not i or end <= limit]
+
+
+@functools.cache
+def imports(path: str) -> set[str]:
+    """Return the names that a test file imports: modules, and what is imported from them."""
+    found = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+    return found
 
 
 def _words(path: str) -> set[str]:

@@ -167,6 +167,8 @@ def test_a_ring_of_keys_and_values(multiplies, cc):
     assert len(commits) >= 4 and all(".cta_group::1" in i for i in commits)
     arrivals = [i for i in instructions(text) if "mbarrier.arrive" in i and "expect_tx" not in i]
     assert len(arrivals) in (1, 2), "of the epilogue alone"
+    fences = [i for i in instructions(text) if "tcgen05.fence::after_thread_sync" in i]
+    assert len(fences) == 6, "after waits for two parts of K, for V, and for accumulators, and starts"
 
 
 def test_releases_of_a_pairs_accumulators_are_at_the_clusters_scope():
