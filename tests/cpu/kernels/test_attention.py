@@ -238,6 +238,11 @@ MISTAKES = {
         "votes=True, splits=1, q_stages=1, packed_heads=1, turns=False)): block_k is a multiple "
         "of 32 up to 256, since a product with e4m3 takes 32 keys",
     ),
+    "a plan of packed heads": (
+        {"plan": AttentionPlan(2, 128, packed_heads=4)}
+        | {name: array((2, 64, 2, 64)) for name in "kv"},
+        "packed_heads is a power of 2 that divides the 2 heads of q that share a head of k",
+    ),
     "no scale": ({"scale": float("nan")}, "attention(scale=nan): scale is a positive number"),
 }
 

@@ -168,7 +168,7 @@ def test_a_ring_of_keys_and_values(multiplies, cc):
     arrivals = [i for i in instructions(text) if "mbarrier.arrive" in i and "expect_tx" not in i]
     assert len(arrivals) in (1, 2), "of the epilogue alone"
     fences = [i for i in instructions(text) if "tcgen05.fence::after_thread_sync" in i]
-    assert len(fences) == 6, "after waits for two parts of K, for V, and for accumulators, and starts"
+    assert len(fences) == 6, "of waits for K and V, for accumulators, and of the start"
 
 
 def test_releases_of_a_pairs_accumulators_are_at_the_clusters_scope():
