@@ -83,10 +83,11 @@ FEW = {
 }
 FEW["d128 e4m3 splits lse few"] = PROBLEMS["d128 e4m3 splits lse"]
 PROBLEMS |= FEW
-#: Plans beside `PLANS`: those that lengths may choose, and some whose tiles have several heads.
+#: Plans beside the usual ones: what lengths may choose, and some whose tiles have several heads.
 OTHERS = {
-    f"d{head_dim}{' causal' * causal} lse plan {number}": (head_dim, causal, plan)
-    for (head_dim, causal), candidates in CANDIDATES.items()
+    f"d{head_dim}{' causal' * causal}{narrow} lse plan {number}": (head_dim, causal, plan)
+    for narrow, table in (("", CANDIDATES), (" e4m3", FP8_CANDIDATES))
+    for (head_dim, causal), candidates in table.items()
     for number, (plan, _) in enumerate(candidates)
     if number
 }
@@ -98,22 +99,7 @@ OTHERS |= {
     "d64 lse turns": (64, False, AttentionPlan(3, 128, 3, votes=False, q_stages=2, turns=True)),
     "d128 causal lse turns": (128, True, AttentionPlan(2, 128, q_stages=2, turns=True)),
 }
-PROBLEMS |= {
-    name: AttentionProblem(head_dim, as_dtype("bf16"), causal, lse=True)
-    for name, (head_dim, causal, _) in OTHERS.items()
-}
-#: The same of e4m3.
-FP8_OTHERS = {
-    f"d{head_dim}{' causal' * causal} e4m3 plan {number}": (head_dim, causal, plan)
-    for (head_dim, causal), candidates in FP8_CANDIDATES.items()
-    for number, (plan, _) in enumerate(candidates)
-    if number
-}
-OTHERS |= FP8_OTHERS
-PROBLEMS |= {
-    name: AttentionProblem(head_dim, E4M3, causal, result=as_dtype("bf16"))
-    for name, (head_dim, causal, _) in FP8_OTHERS.items()
-}
+PROBLEMS |= {name: replace(PROBLEMS[name.partition(" lse")[0]], lse=True) for name in OTHERS}
 EMPTY = types.Tuple(())
 
 

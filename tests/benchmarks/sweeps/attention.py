@@ -5,8 +5,8 @@
 shape is batch, queries, heads and head dim, then keys and their heads; "c" is causal. Without
 ``--shape``, the shapes are the survey's. ``--below 0.95`` keeps those whose ratio in ``--results``
 is below 0.95. ``--packed`` measures packed sequences, of these head dims or of all; ``--e4m3``
-inputs of 8 bits, whose peer is attention of 16-bit inputs. Lines go from the
-fastest to the slowest; "chosen" marks what `plan_for` takes. Wrong values and failures are printed.
+inputs of 8 bits, whose peer is attention of 16-bit inputs. Lines go from the fastest to the
+slowest; "chosen" marks what `plan_for` takes. Wrong values and failures are printed.
 ``--prepare J`` compiles in J processes first, into the kernel cache. ``--json FILE`` writes the
 times as rows, those of packed sequences as the group "packed" of `attention_plans.json`.
 """
