@@ -64,6 +64,7 @@ class RecordingDriver:
         return SUCCESS, driver.CUdevice(ordinal)
 
     def cuDevicePrimaryCtxRetain(self, device: Any) -> Any:
+        assert int(device) == 0, "the first GPU is the one that is made current"
         self.contexts += 1
         return SUCCESS, driver.CUcontext(1)
 

@@ -60,9 +60,9 @@ class Array:
     dtype: DType  #: what the bits mean
     stored: Any  #: the element type as the array's library calls it
     owner: Any  #: the object that keeps the memory alive
-    function: str = ""  #: the public function that took the array; errors begin with it
-    name: str = "array"  #: the argument's name in that function
-    readonly: bool = False  #: whether its library forbids writes
+    function: str  #: the public function that took the array; errors begin with it
+    name: str  #: the argument's name in that function
+    readonly: bool  #: whether its library forbids writes
 
     @classmethod
     def read(

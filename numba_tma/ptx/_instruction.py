@@ -401,8 +401,7 @@ def global_bytes(operand: Any, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8
         memory: Any = (ctypes.c_uint8 * int(nbytes)).from_address(int(operand))
         return np.frombuffer(memory, np.uint8)
     array = getattr(operand, "_ary", operand)
-    flat = array.reshape(-1, copy=False) if array.ndim != 1 else array
-    return flat.view(np.uint8)[:nbytes]
+    return array.reshape(-1, copy=False).view(np.uint8)[:nbytes]
 
 
 def assembled_only(name: str, instead: str = "") -> NoReturn:

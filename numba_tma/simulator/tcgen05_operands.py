@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.matrix_layout import CHUNK_BYTES, decode_descriptor, matrix_addresses
 from numba_tma.simulator.errors import BadOperand
 
@@ -19,22 +20,10 @@ Values = NDArray[np.float64]
 Addresses = NDArray[np.intp]
 Words = NDArray[np.uint8]
 
+_NAMES = ("f16", "bf16", "tf32", "e4m3", "e5m2", "u8", "i8", "e2m3", "e3m2", "e2m1")
 #: Bits of an element of each type.
-BITS = {
-    "f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "u8": 8, "i8": 8,
-    "e2m3": 6, "e3m2": 6, "e2m1": 4,
-}  # fmt: skip
-_STORED = {
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "e4m3": ml_dtypes.float8_e4m3fn,
-    "e5m2": ml_dtypes.float8_e5m2,
-    "e2m3": ml_dtypes.float6_e2m3fn,
-    "e3m2": ml_dtypes.float6_e3m2fn,
-    "e2m1": ml_dtypes.float4_e2m1fn,
-    "u8": np.uint8,
-    "i8": np.int8,
-}
+BITS = {name: as_dtype(name).bits for name in _NAMES}
+_STORED = {name: as_dtype(name).numpy for name in _NAMES}
 
 
 class Place(NamedTuple):

@@ -213,9 +213,42 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/simulator/races.py",
         "for granule in range(start // GRANULE, (stop + 1) // GRANULE + 1):",
     ): "The cell that a read has too many there has no bytes, so nothing meets it.",
-    ("numba_tma/simulator/tensor_memory_instructions.py", "offset: int = 1,"): (
-        "Shape 16x32bx2 alone reads the offset, and its instructions pass it."
+    **{
+        ("numba_tma/simulator/tensor_memory_instructions.py", line): (
+            "Shape 16x32bx2 alone reads the offset, and its instructions pass it."
+        )
+        for line in (
+            "offset: int = 1,",
+            "shape: str, taddr: int, num: int, *, pack: bool = False, offset: int = 1",
+        )
+    },
+    (
+        "numba_tma/backend/lowering/unaligned_share.py",
+        "total = builder.add(total, larger(builder.sub(end, larger(zero, begin)), zero))",
+    ): "Either order of two integers has the same maximum.",
+    ("numba_tma/host/device_memory.py", "_MOST_BLOCKS = 17"): (
+        "The number bounds the memory that waits to be freed."
     ),
+    ("numba_tma/host/launch_advice.py", "_WORKING, _FEWEST = 513, 128"): (
+        "Its quotients by numbers of blocks are rounded down to warps."
+    ),
+    (
+        "numba_tma/host/launch_advice.py",
+        "registers = -(-needs.registers * _WARP // 257) * 256 * -(-block // _WARP)",
+    ): "A thread has 255 registers at most, up to which both quotients round up alike.",
+    (
+        "numba_tma/host/launch_advice.py",
+        'f"registers ({needs.registers} a thread)": sm.registers // max(2, registers),',
+    ): "Where no registers are counted, either quotient is larger than the other limits.",
+    (
+        "numba_tma/host/launch_advice.py",
+        "return Resources(0, sum(p.nbytes for p in pipelines), 1025, requirements)",
+    ): "The threads of a block are rounded down to warps.",
+    (
+        "numba_tma/host/launch_advice.py",
+        "return Resources(1, sum(p.nbytes for p in pipelines), 1024, requirements)",
+    ): "One register a thread limits a block no more than none does.",
+    ("numba_tma/host/launch_advice.py", "watched=True,"): "No advice depends on it.",
 }
 
 #: Those of kernels: (path under numba_tma/kernels, reason) to the lines with the mutation.

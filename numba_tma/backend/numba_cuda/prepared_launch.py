@@ -155,12 +155,6 @@ def prepare(launcher: Launcher, arguments: tuple[Any, ...]) -> PreparedLaunch:
     reason = compiler.ordinary_reason(compiled)
     if reason and (launcher.cluster or launcher.pdl):
         raise ValueError(f"launcher: {name} cannot have cluster= or pdl=True, because {reason}")
-    size = compiler.requirements_of(compiled).cluster
-    if size and launcher.cluster and size != launcher.cluster:
-        raise ValueError(
-            f"launcher: cluster={launcher.cluster}, but {name} is compiled for clusters of {size}: "
-            "leave cluster out"
-        )
     try:
         packer = Packer(names, compiled.argument_types, arguments)
     except TypeError as error:

@@ -39,6 +39,12 @@ def test_the_target_of_a_capability(capability, target):
         assert compile_target() == target
 
 
+def test_without_a_compile_the_target_is_hoppers_own():
+    """Its types and rules hold on every GPU with TMA; a tool may ask for them without a kernel."""
+    assert not targetconfig.ConfigStack.top_or_none()
+    assert compile_target() == "90a"
+
+
 def test_a_forced_capability_is_the_target(monkeypatch):
     monkeypatch.setattr(config, "FORCE_CUDA_CC", (10, 0))
     assert compile_target() == "100"

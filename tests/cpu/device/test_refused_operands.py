@@ -1,14 +1,16 @@
 """Wrong arguments of fragments and instructions in kernels, and the sentences about them."""
 
+import inspect
 import re
 
 import pytest
-from numba import cuda
+from numba import cuda, types
 from numba.core.errors import TypingError
 from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
 from numba_tma import Swizzle, Tile
+from numba_tma.device import row_share
 from numba_tma.device.warp_products import mma_sync, zero_part
 from numba_tma.tools.testing import compile_ptx
 
@@ -99,6 +101,27 @@ def test_refused(case):
     call, message = REFUSED[case]
     call_it = cuda.jit(device=True, forceinline=True)(call)
     assert message in refused(lambda: call_it(), BLACKWELL if "hal" in case else HOPPER)
+
+
+OF_SHARES = [
+    *(row_share.load_global, row_share.load_cached, row_share.load_shared, row_share.store_global),
+    *(row_share.store_sums, row_share.write_floats, row_share.to_float, row_share.from_float),
+    *(row_share.keep, row_share.zeros, row_share.num_present, row_share.weighted),
+    row_share.first_largest,
+]
+
+
+@pytest.mark.parametrize("function", OF_SHARES, ids=lambda function: function.__name__)
+def test_a_share_is_a_constant(function):
+    others = (0.0,) * (len(inspect.signature(function).parameters) - 1)
+
+    def kernel(n):
+        function(n, *others)
+
+    with pytest.raises((TypingError, CudaTypingError)) as caught:
+        compile_ptx(cuda.jit(kernel), (types.int32,), cc=HOPPER)
+    name = f"{function.__name__}(share=...)"
+    assert f"{name} must be a compile-time constant, but its type is int32" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,14 @@ FIRST = {
     "TCGEN05_I8": "100a=8.6 110a=9.0",
     "TCGEN05_LD_RED": "103a=8.8 103f=8.8 107a=9.4 107f=9.4 110a=9.0 110f=9.0",
     "TCGEN05_SCALE_D": "100a=8.6 100f=8.8 103a=8.8 103f=8.8 107a=9.4 107f=9.4",
+    "TCGEN05_K96": "103a=8.8 107a=9.4",
+    "RUBIN": "107a=9.4 107f=9.4",
     "MMA_SCALED_120": "120a=8.7 120f=8.8 121a=8.8 121f=8.8",
+    "MMA_SPARSE_NVF4_120": "120a=8.7 121a=8.8",
     "CVT_RS": "100a=8.6 103a=8.8 107a=9.4",
+    "MULTIMEM_FP8": (
+        "100a=8.6 100f=8.8 103a=8.8 103f=8.8 107a=9.4 107f=9.4 110a=9.0 110f=9.0 120a=8.7 121a=8.8"
+    ),
 }
 
 
@@ -58,6 +64,10 @@ def test_family_and_accelerated():
     assert set(arch.FAMILY) == suffixed
     assert set(arch.ACCELERATED) == suffixed | {"90a"}
     assert set(arch.BLACKWELL) == {t for t in TARGETS if parts(t)[0] >= 100}
+
+
+def test_every_named_set_is_held():
+    assert arch.NAMED.keys() - FIRST.keys() == {"FAMILY", "ACCELERATED"}
 
 
 def test_names_are_the_sets_names():

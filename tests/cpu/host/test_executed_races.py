@@ -281,8 +281,7 @@ def rows_logged():
         answer=lambda name, _: 1 if "activemask" in name else int("_wait" in name),
     )  # fmt: skip
     names = [name for name, _ in machine.run(0, **ALONE)]
-    before = dict(zip(names[1:], names))  # what stands before the last instruction of each name
-    return calls, events(machine).tolist(), machine.shared, before, matrix_rows_logged()
+    return calls, events(machine).tolist(), machine.shared, names, matrix_rows_logged()
 
 
 def launch_bounds():
@@ -336,7 +335,7 @@ def in_races_mode():
 
 
 def test_every_instruction_logs_what_it_does():
-    calls, found, (tile, full), before, matrices = in_races_mode()["rows_logged"]
+    calls, found, (tile, full), _, matrices = in_races_mode()["rows_logged"]
     logged = {}
     for event in (dict(zip(EVENT.names, values)) for values in found):
         if event["kind"] == Kind.SITE:
@@ -348,9 +347,21 @@ def test_every_instruction_logs_what_it_does():
     rows = [(Kind.READ, 0, 8), (Kind.READ, 512, 16), (Kind.READ, 1024, 32), (Kind.WRITE, 1536, 16)]
     each = [(kind, start + 16 * row) for kind, start, count in rows for row in range(count)]
     assert sorted(matrices) == sorted(each)
-    for name in ("wgmma.fence", "wgmma.commit_group", "wgmma.wait_group", "bar.sync"):
-        (met,) = (each for after, each in before.items() if after.startswith(name))
-        assert met.startswith("bar.warp.sync"), f"lanes of a warp come apart to {name}"
+
+
+def test_lanes_of_a_warp_meet_before_its_instructions_and_around_events_of_one_lane():
+    """A commit is logged before it is executed, a wait afterwards."""
+    *_, names, _ = in_races_mode()["rows_logged"]
+    shown = " ".join(name for name in names if name != "nanosleep.u32")
+    sync = "bar.warp.sync"
+    for name in ("wgmma.fence", "bar.sync", "bar.arrive"):
+        assert re.search(rf"{sync} {name}", shown), f"lanes of a warp come apart to {name}"
+    products = re.search(r"wgmma\.fence.* bar\.sync", shown)[0].replace(".sync.aligned", "")
+    assert products.split()[:9] == [
+        *("wgmma.fence", sync, sync, "wgmma.commit_group"),
+        *(sync, "wgmma.wait_group", sync, sync),
+        sync,  # of the syncthreads that follows
+    ]
 
 
 def test_a_block_of_roles_has_the_registers_of_its_size():

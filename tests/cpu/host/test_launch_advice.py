@@ -9,6 +9,13 @@ from numba_tma.host.launch_rules import Requirements, Resources
 H200 = Processors(132)
 
 
+def test_an_sm_of_hopper():
+    """The row of compute capability 9.0 in the CUDA programming guide, and in cuda_occupancy.h."""
+    assert Processors(1) == Processors(
+        1, registers=64 << 10, shared=228 << 10, reserved=1 << 10, threads=64 * 32, blocks=32
+    )
+
+
 def needs(shared=131152, registers=24, most=1024, blocks=(0,), line=False, cluster=None):
     requirements = Requirements(frozenset(blocks), line, cluster, watched=False)
     return Resources(registers, shared, most, requirements)
@@ -39,6 +46,13 @@ def test_the_readme_s_kernel_has_512_consumers_and_a_loading_warp():
         (needs(cluster=(3, 1, 1)), 99, 544),  # 33 clusters, where GPCs of 18 SMs would have 44
         (needs(cluster=(6, 1, 1)), 96, 544),
         (needs(most=64), 132, 64),
+        (needs(shared=1024, registers=64, blocks=(512,)), 264, 512),  # all registers of an SM
+        (needs(shared=1024, registers=65, blocks=(512,)), 132, 512),  # in steps of 8
+        (needs(shared=115712, blocks=(128,)), 264, 128),  # all of its shared memory
+        (needs(shared=115713, blocks=(128,)), 132, 128),
+        (needs(shared=0, blocks=(64,)), 32 * 132, 64),  # all of its threads, and of its blocks
+        (needs(shared=0, blocks=(96,)), 21 * 132, 96),
+        (needs(shared=0, blocks=(32,)), 32 * 132, 32),
     ],
 )
 def test_known_kernels(given, grid, block):
@@ -57,6 +71,15 @@ def test_the_reason_names_the_limit():
     assert "the block is that of the roles, 384 threads" in advise(
         needs(blocks=(384,)), H200
     ).reason
+
+
+def test_clusters_of_two_are_counted_as_such():
+    assert "which hold 66 clusters of 2 at once" in advise(needs(cluster=(2, 1, 1)), H200).reason
+    assert "clusters" not in advise(needs(cluster=(1, 1, 1)), H200).reason
+
+
+def test_a_gpu_of_few_sms_runs_one_cluster():
+    assert advise(needs(cluster=(8, 1, 1)), Processors(2)).grid == 8
 
 
 def test_roles_of_two_sizes_fit_no_block():

@@ -380,6 +380,17 @@ def test_the_first_20_races_of_a_launch_are_kept():
         assert [race.where for race in found] == [name for _, name in names[: min(20, number)]]
 
 
+def test_a_race_names_the_indices_of_its_blocks():
+    """In the grid of the launch: x is the fastest, z the slowest."""
+    x, y, z = np.mgrid[:3, :4, :5].reshape(3, -1)
+    for block in zip(x.tolist(), y.tolist(), z.tolist()):
+        linear = block[0] + 3 * block[1] + 12 * block[2]
+        log = np.array([event(Kind.WRITE, warp, TILE, 16) for warp in (0, 1)], EVENT)
+        log["block"] = linear
+        (race,) = races_of(log, (3, 4, 5), SITES, lambda *_: ([], 0), ended=False)
+        assert race.step.block == race.other.block == block
+
+
 def test_ends_of_a_wait_by_each_lane_are_one_event():
     ends = [wait(1, FULL, 0)] * 3
     log = np.array([*ends, read(0), wait(1, FULL, 0), read(1), wait(1, FULL, 0), *FILL], EVENT)

@@ -56,6 +56,14 @@ def row(template, operands=None, returns="None", **more):
     return Instruction("made_up", template, (8, 0), at_least(90), **given)
 
 
+def test_the_syntax_names_choices_and_optional_parts():
+    made = row(
+        "<condition:@{condition} >ld.{space}.RANKd<hint:.L2> {result}, [{at}]<hint:, {hint}>;",
+        choices={"space": ("global", "shared")},
+    )
+    assert made.syntax == "{@condition }ld.<space>.Nd{.L2} result, [at]{, hint}"
+
+
 @pytest.mark.parametrize(
     ("template", "section"),
     [

@@ -49,10 +49,12 @@ def test_a_choice_may_be_left_out():
     def kernel():
         address = tma.shared_barrier().address
         ptx.mbarrier_expect_tx_remote(address, 16)
+        ptx.mbarrier_complete_tx_remote(address, 16)
         ptx.mbarrier_complete_tx_remote(address, 16, "relaxed.cta")
 
     assert emitted(kernel) == [
-        "mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64 [%], %;",
+        "mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64 [%], %;",  # seen by its owner
+        "mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [%], %;",
         "mbarrier.complete_tx.relaxed.cta.shared::cluster.b64 [%], %;",
     ]
 

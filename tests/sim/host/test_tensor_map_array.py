@@ -116,6 +116,7 @@ def edit_with(destination, template, address, shape, strides):
         (None, None, (4, 4, 4), "3 strides for a template of rank 2"),
         (40, None, None, "the edited map's address is 40; it must be a multiple of 16 B"),
         (None, None, (40,), "the edited map's stride of axis 0 is 40; it must be a multiple"),
+        (None, None, (2**40,), "stride of axis 0 is 1099511627776; .*a stride less than 2..40"),
         (None, None, (-64,), "tensormap_replace_global_stride: -64 is not in 0 to"),
         (None, (2**32, 8), None, "tensormap_replace_global_dim: 4294967296 is not in 0 to"),
     ],
@@ -125,6 +126,12 @@ def test_what_an_edit_may_not_do(address, shape, strides, text):
     maps = tma.TensorMapArray([template])
     with pytest.raises(BadOperand, match=text):
         edit_with[1, 32](maps[0], template, address, shape, strides)
+
+
+def test_the_largest_stride_of_an_edit():
+    template = tensor_map(values((100, 64)), TILE)
+    maps = tma.TensorMapArray([template])
+    edit_with[1, 32](maps[0], template, None, None, (2**40 - 16,))
 
 
 def test_only_maps_in_global_memory_are_edited():

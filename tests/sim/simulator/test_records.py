@@ -446,6 +446,10 @@ def test_all_threads_ask_for_the_same_memory():
         with pytest.raises(BadOperand, match=f"64 .* to 32, .* for {nbytes} .* {alignment};"):
             memory.allocate("key", "owner", nbytes, alignment, tracked=False)
     assert memory.allocate("more", "owner", 64, 32, tracked=False).start == asked[0].start + 64
+    memory.allocate("free", "owner", 3, 1, tracked=False)
+    lengths = {"a": 1, "b": 2, "c": 0, "d": 1}  # no two at one place, nothing between others
+    placed = [memory.allocate(k, "owner", n, 1, tracked=False).start for k, n in lengths.items()]
+    assert np.diff(placed).tolist() == [1, 2, 1]
     numbers = [memory.number_of(owner) for owner in ("a", (1, 2), "a", (1, 2), "b")]
     assert numbers == [0, 1, 0, 1, 2]
 
