@@ -226,6 +226,9 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/backend/lowering/unaligned_share.py",
         "total = builder.add(total, larger(builder.sub(end, larger(zero, begin)), zero))",
     ): "Either order of two integers has the same maximum.",
+    ("numba_tma/simulator/scaled_mma.py", "k = STEP_BYTES * 8 // BITS[types[1]]"): (
+        "The operands of these products are of one width."
+    ),
     ("numba_tma/host/device_memory.py", "_MOST_BLOCKS = 17"): (
         "The number bounds the memory that waits to be freed."
     ),

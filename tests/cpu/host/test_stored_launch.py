@@ -363,7 +363,8 @@ def test_types_of_arguments_are_told_apart():
     ]
     texts = [type_of(argument) for argument in arguments]
     assert len(set(texts)) == len(texts)
-    for same in ((1, 2), (1.0, 2.0), (Array(1, (8,), "f4"), Array(9, (64,), "f4"))):
+    rows = Array(1, (8,), "f4"), Array(9, (64,), "f4")
+    for same in ((1, -(2**63)), (1, 2**63 - 1), (2**63, 2**64 - 1), (1.0, 2.0), rows):
         assert type_of(same[0]) == type_of(same[1])
 
 
@@ -388,7 +389,10 @@ def test_what_maps_and_tuples_are_compiled_to_is_described_once(gpu, monkeypatch
     assert [type_of(argument) for argument in arguments(7)] == texts
 
 
-@pytest.mark.parametrize("argument", [None, "x", 1j, object(), np.zeros(3), 2**64, [1]])
+OTHERS = [None, "x", 1j, object(), np.zeros(3), 2**64, -(2**63) - 1, [1]]
+
+
+@pytest.mark.parametrize("argument", OTHERS)
 def test_other_arguments_are_left_to_the_compilers_package(argument):
     with pytest.raises(Unsupported):
         type_of(argument)

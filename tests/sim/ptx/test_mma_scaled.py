@@ -279,12 +279,24 @@ def test_a_code_that_ptx_does_not_define():
     fails(sim.BadOperand, "the metadata have the code 0x6 for row 0, elements 0 on; PTX def", call)
 
 
-@pytest.mark.parametrize("types", [("f16", "f16"), ("e4m3", "e5m2")])
+SINGLE = {
+    ("f16", "f16"): lambda a, b, zero: ptx.mma_m16n8k16(a, b, zero, "f16"),
+    ("bf16", "bf16"): lambda a, b, zero: ptx.mma_m16n8k16(a, b, zero, "bf16"),
+    ("tf32", "tf32"): ptx.mma_m16n8k8_tf32,
+    ("e4m3", "e5m2"): lambda a, b, zero: ptx.mma_m16n8k32_f8(a, b, zero, "e4m3", "e5m2"),
+    ("e5m2", "e4m3"): lambda a, b, zero: ptx.mma_m16n8k32_f8(a, b, zero, "e5m2", "e4m3"),
+    ("i8", "u8"): lambda a, b, zero: ptx.mma_m16n8k32_i8(a, b, zero, "s8", "u8"),
+    ("u8", "i8"): lambda a, b, zero: ptx.mma_m16n8k32_i8(a, b, zero, "u8", "s8"),
+}
+
+
+@pytest.mark.parametrize("types", SINGLE, ids=" ".join)
 def test_blocks_of_rows_and_columns_are_multiplied_by_themselves(types):
     """Two blocks of 16 rows, each with three of 8 columns: one after the other, and together."""
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 2**32, (32, count), np.uint32) for count in (8, 6))
-    a, b = a & 0x3C3C3C3C, b & 0x3C3C3C3C  # finite
+    if "8" not in types[0][1:]:
+        a, b = a & 0x3C3C3C3C, b & 0x3C3C3C3C  # finite
     found = {}
 
     @cuda.jit
@@ -294,10 +306,12 @@ def test_blocks_of_rows_and_columns_are_multiplied_by_themselves(types):
         for row, column in itertools.product(range(2), range(3)):
             part = a[lane, 4 * row : 4 * row + 4], b[lane, 2 * column : 2 * column + 2]
             (alone,) = sim.mma_sync_parts("mma", types, *part)
-            found[lane, row, column] = whole[row][4 * column : 4 * column + 4], alone
+            single = SINGLE[types](*(tuple(each.tolist()) for each in part), (0,) * 4)
+            found[lane, row, column] = whole[row][4 * column : 4 * column + 4], alone, single
         assert len(whole) == 2 and all(len(block) == 12 for block in whole)
 
     kernel[1, 32]()
     assert len(found) == 32 * 6
-    for together, alone in found.values():
+    for together, alone, single in found.values():
         np.testing.assert_array_equal(together, alone)
+        np.testing.assert_array_equal(np.float32(alone), np.float32(single))
