@@ -120,8 +120,6 @@ class Cta:
 
     def primary_is_over(self, thread: SimulatedThread) -> bool:
         """Return whether a thread knows that the launch in front of this one is over."""
-        if thread.row in self._primary_over:
-            return True
         known = self.tracked_clocks().epochs(thread.row)
         return any(known[row] >= epoch for row, epoch in self._primary_over.items())
 
@@ -357,8 +355,8 @@ class Cta:
                 f"{name} with cta_group 2 is for pairs of blocks, and the cluster has "
                 f"{len(self.cluster)}: use @tma.cluster with an even number"
             )
-        blocks = self.cluster[2 * pair : 2 * pair + 2]
-        title = f"{name} of blocks {blocks[0].index} and {blocks[1].index}"
+        first, second = self.cluster[2 * pair : 2 * pair + 2]
+        title = f"{name} of blocks {first.index} and {second.index}"
         leader = self.cluster[0]
         meeting = leader._meeting(("pair", pair), title, lambda: 2)
         leader._meet(thread, meeting, title, None, orders=False, wait=True)

@@ -295,11 +295,12 @@ def test_columns_are_freed_after_every_access():
     assert any("deallocated before the tcgen05_st of warp 1 there is known" in f for f in found)
 
 
-def test_a_pair_of_blocks_allocates_together():
+@pytest.mark.parametrize("blocks", [2, 6])
+def test_a_pair_of_blocks_allocates_together(blocks):
     bases = []
 
     @cuda.jit
-    @tma.cluster(2)
+    @tma.cluster(blocks)
     def kernel():
         held = held_address()
         ptx.tcgen05_alloc(held, 128, 2)
@@ -308,19 +309,21 @@ def test_a_pair_of_blocks_allocates_together():
         ptx.tcgen05_relinquish_alloc_permit(2)
         ptx.tcgen05_dealloc(base, 128, 2)
 
-    kernel[2, 32]()
-    assert bases == [384] * 64
+    kernel[blocks, 32]()
+    assert bases == [384] * (32 * blocks)
 
 
-def test_half_a_pair_waits_for_ever():
+@pytest.mark.parametrize("alone", range(6))
+def test_half_a_pair_waits_for_ever(alone):
     @cuda.jit
-    @tma.cluster(2)
+    @tma.cluster(6)
     def kernel():
-        if cuda.blockIdx.x == 0:
+        if cuda.blockIdx.x == alone:
             ptx.tcgen05_alloc(held_address(), 128, 2)
 
-    with pytest.raises(sim.Deadlock, match=r"of 128 columns of blocks .*: 1 of 2 threads"):
-        kernel[2, 32]()
+    pair = rf"\({alone & ~1}, 0, 0\) and \({alone | 1}, 0, 0\)"
+    with pytest.raises(sim.Deadlock, match=rf"of 128 columns of blocks {pair}: 1 of 2 threads"):
+        kernel[6, 32]()
 
 
 def test_a_block_without_a_pair():

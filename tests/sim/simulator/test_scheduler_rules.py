@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from numba_tma.simulator.barriers import MbarrierWait
+from numba_tma.simulator.block import Cta
 from numba_tma.simulator.errors import Deadlock
 from numba_tma.simulator.registers import MOST, REGISTER_FILE, Registers, RegisterWait
 from numba_tma.simulator.report import ranges, threads_in_words
@@ -147,6 +148,12 @@ def test_a_launch_divides_the_register_file(count):
     more = count * (registers.launch + 8)
     assert registers.launch == 256 or more > REGISTER_FILE
     assert registers.free == 0 and registers.waiting == []
+
+
+@pytest.mark.parametrize("shape", [(256, 1, 1), (8, 32, 1), (1, 2, 128), (4, 1, 64), (2, 16, 8)])
+def test_the_threads_of_a_block_of_any_shape_share_its_registers(shape):
+    block = Cta(Scheduler("0", str), lambda: None, (0, 0, 0), (1, 1, 1), shape, debug=False)
+    assert vars(block.registers) == vars(Registers(256))
 
 
 def test_warpgroups_give_and_take():
