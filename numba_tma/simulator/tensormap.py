@@ -32,22 +32,10 @@ _RECORD = np.dtype(
     {
         "names": ["origin", "global_address", "global_stride", "global_dim", "element_stride"]
         + ["box_dim", "rank", "elemtype", "interleave_layout", "swizzle_mode", "fill_mode"],
-        "formats": [
-            "u4",
-            "u8",
-            "(4,)u8",
-            "(5,)u4",
-            "(5,)u1",
-            "(5,)u2",
-            "u1",
-            "u1",
-            "u1",
-            "u1",
-            "u1",
-        ],
-        "offsets": [0, 8, 16, 48, 68, 74, 84, 85, 86, 87, 88],
+        "formats": ["u4", "u8", "(4,)u8", "(5,)u4", "(5,)u1", "(5,)u2", *["u1"] * 5],
         "itemsize": NBYTES,
-    }
+    },
+    align=True,
 )
 
 _ELEMENT_TYPES = (

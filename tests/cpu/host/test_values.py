@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from numba_tma.host.values import checked, power_of_2, whole
-from tests.frozen import changing
+from tests.frozen import by_identity, changing
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,4 @@ def test_a_rule_says_what_it_takes(rule, good, wrong, text):
 
 def test_what_describes_something_does_not_change():
     assert changing("host") == {"Encoding", "LoggedBarrier", "Meeting"}
+    assert by_identity("host") == {"Array", "DType", "Encoding"}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.frozen import changing, computed
+from tests.frozen import by_identity, changing, computed
 from tests.kernels.plain_python import KERNELS
 
 
@@ -23,4 +23,5 @@ def test_only_what_happens_in_a_run_changes():
         "ColumnAllocation", "Mbarrier", "Program", "Run", "TensorLoad", "TensorStore", "Trace",
         "Use",
     }  # fmt: skip
+    assert by_identity("simulator") == {"ColumnAllocation", "Step", "TensorLoad", "TensorStore"}
     assert computed("simulator") == {"Mbarrier": {"pending", "tx", "phase"}}
