@@ -226,6 +226,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/backend/lowering/unaligned_share.py",
         "total = builder.add(total, larger(builder.sub(end, larger(zero, begin)), zero))",
     ): "Either order of two integers has the same maximum.",
+    (
+        "numba_tma/simulator/tensormap.py",
+        'thread.acquired[id(tensor_map)] = getattr(tensor_map, "edits", 1)',
+    ): "A map without edits never gets any.",
     ("numba_tma/simulator/scaled_mma.py", "k = STEP_BYTES * 8 // BITS[types[1]]"): (
         "The operands of these products are of one width."
     ),

@@ -6,8 +6,10 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import Tile, ptx, simulator, tensor_map
+from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.copy.grouped import grouped_copy
 from numba_tma.simulator import BadOperand, MissingFence
+from numba_tma.simulator.tensormap import from_bytes, to_bytes
 
 TILE = Tile((4, 8), "f32")
 
@@ -132,6 +134,21 @@ def test_the_largest_stride_of_an_edit():
     template = tensor_map(values((100, 64)), TILE)
     maps = tma.TensorMapArray([template])
     edit_with[1, 32](maps[0], template, None, None, (2**40 - 16,))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("dtype, oob_fill", [("u8", "zeros"), ("f16", "nan"), ("f64", "nan")])
+@pytest.mark.parametrize("swizzle", [tma.Swizzle.NONE, tma.Swizzle.B32])
+def test_the_bytes_of_a_map_are_the_map(rank, dtype, oob_fill, swizzle):
+    array = np.zeros((3, 5, 6, 7, 64)[-rank:], as_dtype(dtype).numpy)
+    tile = Tile((1, 2, 2, 3, 32 // array.itemsize)[-rank:], dtype, swizzle)
+    steps = (1, 2, 1, 2, 1)[-rank:]
+    one = tensor_map(array, tile, oob_fill=oob_fill, element_strides=steps)
+    other = tensor_map(np.zeros_like(array), tile)
+    from_bytes(to_bytes(one), other)
+    for name in ("address", "shape", "strides", "box", "element_strides", "dtype", "swizzle"):
+        assert getattr(other, name) == getattr(one, name), name
+    assert (other.oob_fill, other.tile) == (one.oob_fill, one.tile)
 
 
 def test_only_maps_in_global_memory_are_edited():
