@@ -230,6 +230,23 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/simulator/tensormap.py",
         'thread.acquired[id(tensor_map)] = getattr(tensor_map, "edits", 1)',
     ): "A map without edits never gets any.",
+    (
+        "numba_tma/simulator/thread_instructions.py",
+        "if count % 8 or not 24 <= count <= 257:",
+    ): "257 is no multiple of 8.",
+    **{
+        ("numba_tma/simulator/thread_instructions.py", line): (
+            "Memory is found again by the number of a call, which needs no more than to be another "
+            "one in each call of a thread."
+        )
+        for line in (
+            "call = thread.allocation_calls.get(number, 1)",
+            "thread.allocation_calls[number] = call + 2",
+        )
+    },
+    ("numba_tma/simulator/thread_instructions.py", "_ACCESSES_PER_TURN = 4097"): (
+        "The number bounds the time for which a thread polls before others run."
+    ),
     ("numba_tma/simulator/scaled_mma.py", "k = STEP_BYTES * 8 // BITS[types[1]]"): (
         "The operands of these products are of one width."
     ),
