@@ -42,9 +42,7 @@ class ScaleBytes(NamedTuple):
     byte: Indices
 
 
-def accumulator_layout(
-    m: int, cta_group: int = 1, *, ws: bool = False, sparse: bool = False
-) -> str:
+def accumulator_layout(m: int, cta_group: int, *, ws: bool, sparse: bool) -> str:
     """Return the letter of the layout of an accumulator of `m` rows (of both blocks of a pair).
 
     Raises ValueError if no product has so many rows.

@@ -103,7 +103,7 @@ class TensorScales:
 
     source: ScaleLayout
     block: int
-    cta_group: int = 1
+    cta_group: int
     part: int | None = None
 
     def __str__(self) -> str:

@@ -1,5 +1,6 @@
 """The matrix that a descriptor denotes is the one that the tile holds."""
 
+import functools
 import itertools
 import re
 
@@ -205,6 +206,14 @@ def test_parts_that_there_are_not(major, k_step, row, said):
     tile = Tile((128, 128), "bf16", Swizzle.B128)
     with pytest.raises(ValueError, match=re.escape(said.format(tile=tile))):
         MatrixLayout(tile, major).offset(k_step, row)
+
+
+@pytest.mark.parametrize("major", ["K", "MN"])
+def test_the_first_part_is_meant_where_none_is_given(major):
+    layout = MatrixLayout(Tile((128, 128), "bf16", Swizzle.B128), major)
+    for at in (layout.offset, functools.partial(layout.descriptor, ADDRESS)):
+        assert at() == at(k_step=0, row=0) != at(k_step=1, row=0) != at(k_step=0, row=64) != at()
+        assert at(k_step=1) == at(k_step=1, row=0) and at(row=64) == at(k_step=0, row=64)
 
 
 def test_a_base_inside_the_pattern_is_refused():

@@ -25,6 +25,17 @@ def test_an_atom_s_rows_reach_their_lanes(rows, k, name):
     assert decode_descriptor(layout.descriptor(2048)).swizzle is Swizzle.NONE
 
 
+@pytest.mark.parametrize("method", ["offset", "column", "descriptor"])
+def test_the_first_atom_is_meant_where_no_place_is_given(method):
+    layout = ScaleLayout(scale_tile(256, 512, "mxfp8"))
+
+    def at(**places):
+        return getattr(layout, method)(*[2048] * (method == "descriptor"), **places)
+
+    assert at() == at(k=0, row=0) != at(k=1, row=0) != at(k=0, row=1) != at()
+    assert at(k=1) == at(k=1, row=0) and at(row=1) == at(k=0, row=1)
+
+
 def test_columns():
     layout = ScaleLayout(scale_tile(192, 512, "mxfp8"))  # 192 rows take two atoms
     assert (layout.row_atoms, layout.k_atoms, layout.columns) == (2, 4, 8)

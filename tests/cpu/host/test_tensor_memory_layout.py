@@ -55,7 +55,7 @@ def test_known_points(name, m, n, element, cell):
 @pytest.mark.parametrize(("group", "ws", "m"), [(1, False, 256), (2, False, 64), (1, True, 16)])
 def test_rows_that_no_product_has(group, ws, m):
     with pytest.raises(ValueError, match=f"of {m} rows: M is"):
-        layout.accumulator_layout(m, group, ws=ws)
+        layout.accumulator_layout(m, group, ws=ws, sparse=False)
 
 
 @pytest.mark.parametrize(("group", "ws", "sparse", "m", "n", "name"), CASES)

@@ -62,6 +62,13 @@ def test_rows_and_columns_that_products_have(cta_group, ws, rows):
             assert taken(operands(name), range(600)) == steps
 
 
+@pytest.mark.parametrize("operand", [tensor_operand, tensor_metadata])
+def test_rows_of_weight_stationary_products_are_taken_by_their_name_alone(operand):
+    assert operand(32, 64, "bf16", 1, ws=True).ws
+    with pytest.raises(ValueError, match="m is 32"):
+        operand(32, 64, "bf16", 1)
+
+
 def test_operands_are_packed():
     columns = {name: tensor_operand(128, 128, name, 1).columns for name in ("bf16", "e4m3", "f32")}
     assert columns == {"bf16": 64, "e4m3": 32, "f32": 128}

@@ -59,7 +59,7 @@ def test_a_in_tensor_memory(kind, a, m, ws):
     rng, n = np.random.default_rng(1), 64 if ws else 16
     k = {"f16": 16, "tf32": 8}.get(kind, 32)
     left, right = integers(rng, a, (m, k)), integers(rng, a, (n, k))
-    name = layout.accumulator_layout(m, ws=ws)
+    name = layout.accumulator_layout(m, 1, ws=ws, sparse=False)
     lanes = np.zeros((128, 32), np.uint8)
     lanes[layout.operand_lanes(name, m)] = row_bytes(left, a)
     said = idesc(kind, m, n, a, a, "i32" if kind == "i8" else "f32")

@@ -53,7 +53,7 @@ def product(kind, a, b, d, m, n, group=1, form=None, old=None, **fields):
         for matrix, name in ((left, a), (right, b))
     ]
     said = idesc(kind, m, n, a, b, d, **fields)
-    name = layout.accumulator_layout(m, group, ws=options.get("ws", False))
+    name = layout.accumulator_layout(m, group, ws=options.get("ws", False), sparse=False)
 
     def body(rank, base, at, barrier):
         if rank == 0 and ptx.elect_sync():
