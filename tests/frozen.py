@@ -1,4 +1,4 @@
-"""How dataclasses of a part of the library are made: which change, which are told apart, and how."""
+"""How dataclasses of a part of the library are made: which change, and which equal others."""
 
 from __future__ import annotations
 

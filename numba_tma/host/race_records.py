@@ -35,7 +35,7 @@ class LoggedBarrier:
     count: int
     by: Side  #: the initialisation, and its warp's epoch then
     epoch: int
-    pending: int = 0
+    pending: int
     tx: int = 0
     phase: int = 0
     counted: bool = True

@@ -53,6 +53,24 @@ def test_ptxas_takes_a_target_from_its_first_isa_on(target):
         ptxas(module.format(*RELEASES[RELEASES.index(first) - 1], target))
 
 
+#: By GPU: KiB of shared memory that a block may have, in the table of technical specifications of
+#: the CUDA programming guide; blocks of the largest cluster; and how it multiplies matrices.
+HARDWARE = {
+    80: (48, 0, "mma"), 89: (48, 0, "mma"), 90: (227, 16, "wgmma"), 100: (227, 16, "tcgen05"),
+    103: (227, 16, "tcgen05"), 107: (227, 16, "tcgen05"), 110: (227, 8, "tcgen05"),
+    120: (99, 8, "mma"), 121: (99, 8, "mma"),
+}  # fmt: skip
+
+
+def test_what_gpus_have():
+    """Those without TMA have the static shared memory that all have, and no clusters."""
+    every = arch.ARCHITECTURES.values()
+    assert {a.number: (a.shared / 1024, a.cluster, a.tensor_cores) for a in every} == HARDWARE
+    assert [a.number for a in every if a.loads_to_cta] == [120, 121]
+    assert arch.architecture_of("75").targets == {"75": (9, 0)}
+    assert {a.capability for a in every} >= {(9, 0), (10, 3), (12, 1)}
+
+
 @pytest.mark.parametrize("name", FIRST)
 def test_named_sets(name):
     said = {t: tuple(map(int, v.split("."))) for t, v in re.findall(r"(\w+)=(\S+)", FIRST[name])}
