@@ -247,6 +247,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("numba_tma/simulator/thread_instructions.py", "_ACCESSES_PER_TURN = 4097"): (
         "The number bounds the time for which a thread polls before others run."
     ),
+    (
+        "numba_tma/simulator/global_memory.py",
+        "slice(start if start >= 1 else start % step, max(0, start + n * step), step)",
+    ): "0 modulo a step is 0.",
     ("numba_tma/simulator/scaled_mma.py", "k = STEP_BYTES * 8 // BITS[types[1]]"): (
         "The operands of these products are of one width."
     ),

@@ -481,6 +481,13 @@ WIDE = tma.Tile((128, 64), "f16", tma.Swizzle.B128)
 SM_100A = (10, 0, "a")
 
 
+def test_a_wide_map_is_of_a_walk_in_steps_of_1_from_edge_to_edge_by_default(fake_driver):
+    fake_driver.capability = {"MAJOR": 10, "MINOR": 0}
+    x = tma.im2col_wide_map(Array((8, 30, 20, 64)), WIDE)
+    assert x.pixel_box == PixelBox((0, 0), (0, 0), (1, 1))
+    assert fake_driver.calls[0][5:7] == [0, 0] and ints(fake_driver.calls[0][9]) == [1, 1, 1, 1]
+
+
 @pytest.mark.parametrize("mode", ["w", "w128"])
 def test_a_wide_map_is_encoded_where_the_gpu_has_it(mode, fake_driver):
     fake_driver.capability = {"MAJOR": 10, "MINOR": 0}

@@ -47,11 +47,20 @@ def increment(words):
     return ptx.atom_inc(words, 9)
 
 
+def load(words):
+    return ptx.ld_global_u32(words)
+
+
+def store(words):
+    ptx.st_global_u32(words, 1)
+
+
 #: Steps of two threads that nothing orders, and whether they race.
 PAIRS = [
     (relaxed, read, False), (relaxed, relaxed, False), (relaxed, increment, False),
     (relaxed, write, True), (increment, increment, False), (increment, read, True),
-    (increment, write, True),
+    (increment, write, True), (load, read, False), (load, load, False), (load, write, True),
+    (load, increment, True), (store, read, True), (store, store, True),
 ]  # fmt: skip
 
 
