@@ -270,13 +270,16 @@ class Schedule:
         stride = nctaid_x() if step is None else u32(step)
         check_if_given(self.scheduler, "first", first, stride)
         start = ctaid_x() if first is None else u32(first)
-        return TileWalk(self, start, stride, u32(2 * stride))
+        return TileWalk(self, start, stride, stride)
 
 
 @device_class()
 @dataclass
 class TileWalk(Iteration):
-    """The tiles of one block. In a zigzag order two consecutive strides add up to `turn`."""
+    """The tiles of one block.
+
+    In a zigzag order two consecutive strides add up to `turn`, which other orders do not read.
+    """
 
     schedule: Any
     number: u32

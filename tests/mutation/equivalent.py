@@ -128,6 +128,12 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/device/units.py",
         "return UnitPlace(1, byte, i32(max(-byte, 0)), i32(min(nbytes - byte, UNIT)))",
     ): "The number of the one row is multiplied by its array's stride, which is 0.",
+    ("numba_tma/device/races.py", "if u32(mixed >> 29) == 1:"): (
+        "Each value of three mixed bits chooses one event in eight."
+    ),
+    ("numba_tma/pipeline/circular_handle.py", "if in_flight >= 0:"): (
+        "With none in flight at most one stage is held: the oldest one is the current one."
+    ),
     ("numba_tma/pipeline/store.py", "meeting = u32(1)"): (
         "Only debug mode, which replaces the address, has an mbarrier to meet at."
     ),
@@ -233,6 +239,13 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
         "return to_float(STATISTIC, load_cached(STATISTIC, address + 4 * row, 0, 2))[0]",
     ],
     ("rows/backward/kernel.py", "A part has two sums."): ["zero = np.float32(1)"],
+    ("rows/backward/kernel.py", "The turns are two, and the memory of more is not used."): [
+        "exchange = Exchange(shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(3))",
+    ],
+    ("pointwise/api.py", "Arguments take the first of the names."): [
+        'self.names = names or [f"argument {i}" for i in range(1, max(self.parameters, 2) + 1)]',
+        'self.names = names or [f"argument {i}" for i in range(1, max(self.parameters, 1) + 2)]',
+    ],
     ("rows/plan.py", "The width is 1, or a power of 2 that divides 65 as often as 64."): [
         "threads = max(threads, min(16, 65 // width, _threads(nbytes // width, 1)))",
     ],

@@ -141,6 +141,22 @@ def test_a_second_wave_of_few_rows_takes_longer():
         assert times[3] == pytest.approx(2 * times[1], rel=0.1)
 
 
+#: By blocks of a cluster: how many run at once on the 132 SMs of an H100, one block on an SM, as
+#: its driver says (cuOccupancyMaxActiveClusters). A cluster is of one GPC, which leaves SMs idle.
+ACTIVE_CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 8: 15}
+
+
+@pytest.mark.parametrize("cluster", ACTIVE_CLUSTERS)
+def test_as_many_clusters_are_a_wave_as_run_at_once(cluster):
+    """The last one of a wave costs next to nothing; one more waits for a cluster to end."""
+    slots, config = ACTIVE_CLUSTERS[cluster], SwappedConfig(64, 8, cluster, k=512)
+    last, full, more = (
+        expected_nanoseconds(MatmulProblem(8, 64 * tiles, 512), config, SMS)
+        for tiles in (slots - 1, slots, slots + 1)
+    )
+    assert 0 < full - last < 100 < 1000 < more - full
+
+
 def test_a_cluster_pays_for_its_sums():
     """As many blocks, each with as much of b: of a cluster they also add up."""
     alone = expected_nanoseconds(MatmulProblem(8, 64 * 64, 4096), SwappedConfig(64, 8), SMS)
@@ -342,6 +358,8 @@ def test_what_is_tried_for_unaligned_operands():
         (8, cluster, k) for cluster in AT_ONCE for k in (128, 256)
     }
     assert {c.k for c in unaligned(odd_problem((5, 4001, 1001), "KK"))} == {128}
+    for few, lengths in ((8, {128, 256}), (9, {128})):  # a tile of 8 columns of a, or of 16
+        assert {c.k for c in unaligned(odd_problem((4001, few, 1001), "MN"))} == lengths
     wide = {c.n for c in unaligned(odd_problem((300, 5000, 1001), "KK")) if c.first == "b"}
     assert wide == {32, 64, 80, 104}
     for other in (
