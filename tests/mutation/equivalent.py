@@ -303,6 +303,15 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("copy/kernel.py", "Any one thread may do it."): ["if cuda.threadIdx.x == 1:"],
     ("pointwise/kernel.py", "Any one thread may do it."): ["if thread == 1:"],
     ("transpose/kernel.py", "Any one thread may do it."): ["if thread == 1:", "elif thread == 1:"],
+    ("matmul/choice.py", "Nine rows, too, are 16 where they are padded to eights."): [
+        "steps = (8, 16) if cluster > 1 and few > 9 else (8,)",
+    ],
+    ("matmul/choice.py", "4 bytes take a stage from three forms, and other terms are longer."): [
+        "return cluster * (n // shares_of(n, cluster)) * (m + 4) if cluster > 1 else 1",
+    ],
+    ("matmul/choice.py", "Extents of tiles are multiples of 8."): [
+        "most = 2 if n <= 65 else 1  # that share an SM",
+    ],
     ("matmul/choice.py", "The number of rows is a multiple of 8."): [
         "long = 512 if n <= 17 else 256  # faster, where five such stages fit",
     ],
