@@ -309,6 +309,9 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("matmul/choice.py", "4 bytes take a stage from three forms, and other terms are longer."): [
         "return cluster * (n // shares_of(n, cluster)) * (m + 4) if cluster > 1 else 1",
     ],
+    ("matmul/choice.py", "There are 32 parts at most."): [
+        "for splits in sorted({most, *(2**i for i in range(1, 7))}):",
+    ],
     ("matmul/choice.py", "Extents of tiles are multiples of 8."): [
         "most = 2 if n <= 65 else 1  # that share an SM",
     ],
