@@ -436,6 +436,18 @@ def test_few_columns_have_the_kernel_of_few_rows():
     assert isinstance(choose(MatmulProblem(4096, 40, 8192, splittable=False), SMS), Config)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_few_rows_are_split_by_two_kernels_only_where_clusters_leave_sms_idle(turned):
+    """With 32 parts each of 4 tiles of 64 has an SM of 132; parts of 32 KB of K fill clusters."""
+    for rows, columns, k, batch, splits in (
+        (100, 256, 16392, 1, True), (100, 257, 16392, 1, False), (100, 256, 16384, 1, False),
+        (1, 64, 16392, 4, True), (1, 64, 16392, 5, False), (129, 256, 16384, 1, True),
+    ):  # fmt: skip
+        extents = (columns, rows) if turned else (rows, columns)
+        found = choose_tiles(MatmulProblem(*extents, k, batch), SMS)
+        assert (found.splits > 1) == splits, (rows, columns, k, batch)
+
+
 def test_lines_that_are_split_take_longer():
     """Rows of 9,584 B begin inside of cache lines: L2 was the limit, at 114 us on an H100."""
     problem = MatmulProblem(6848, 576, 4792)
