@@ -40,6 +40,9 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/host/arrays.py",
         "self.address + sum(end for end in ends if end >= 0) + self.itemsize,",
     ): "A zero adds nothing to a sum.",
+    ("numba_tma/device/waiting.py", "GRACE = LIMIT // 33"): (
+        "The time is some part of the limit, which a healthy wait is far below."
+    ),
     ("numba_tma/host/arrays.py", "self.address + sum(end for end in ends if end <= 0),"): (
         "A zero adds nothing to a sum."
     ),
@@ -251,6 +254,9 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ],
     ("matmul/stream_k_kernel.py", "A kernel without sources reads none."): ["sources: Any = 1"],
     ("matmul/kernel.py", "A kernel without sources reads none."): ["sources: Any = 1"],
+    ("_host/call_key.py", "The number bounds the time for readers that will not be used again."): [
+        "_MOST_NEAR = 17  # readers that are made for a form",
+    ],
     ("_host/launch.py", "The simulator has one stream, whatever its number."): [
         "return 1 if simulated() else handle_of(stream)",
     ],
@@ -314,6 +320,7 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ],
     ("matmul/choice.py", "Extents of tiles are multiples of 8."): [
         "most = 2 if n <= 65 else 1  # that share an SM",
+        "if n > 65 and rows * -(-problem.columns // n) >= sms // group:",
     ],
     ("matmul/choice.py", "The number of rows is a multiple of 8."): [
         "long = 512 if n <= 17 else 256  # faster, where five such stages fit",

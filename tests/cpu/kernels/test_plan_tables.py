@@ -292,6 +292,22 @@ def test_groups_of_heads_of_the_backward_pass_fit_the_cache():
     assert backward_plans.plan_for(wide, 2048, 2048, 64, 1, 132) == BackwardPlan(2, 2, 16)
 
 
+@pytest.mark.parametrize(("head_dim", "columns"), [(64, 1), (128, 2)])
+def test_steps_of_the_backward_pass(head_dim, columns):
+    """As fitted: a block takes 2 beside those of its tiles; a split writes 1 for 64 columns of a
+    tile, and 1.75 to add it are shared by all SMs. The next block starts on the SM that is free.
+    """
+    whole, halves = BackwardPlan(), BackwardPlan(splits=2)  # of two heads of Q
+    for plan, sms, blocks, adding in (
+        (whole, 1, (2 + 2) + (6 + 2), 0),
+        (whole, 2, 6 + 2, 0),
+        (halves, 1, 2 * (1 + 3) + 4 * (2 + columns), 4),
+        (halves, 2, 2 * (3 + 2 + columns), 2),
+    ):
+        found = backward_plans.time_of(plan, [1, 3], head_dim, 1, 2, sms)
+        assert found == blocks + 1.75 * columns * adding
+
+
 CUT = {"bulk": True, "slot": 16384, "cache": "evict_last"}
 KEPT = {"cache": "evict_last"}
 SHORT = [RowPlan(32, 2), RowPlan(128), RowPlan(256, **KEPT), RowPlan(512, **KEPT),
