@@ -276,10 +276,7 @@ class Schedule:
 @device_class()
 @dataclass
 class TileWalk(Iteration):
-    """The tiles of one block.
-
-    In a zigzag order two consecutive strides add up to `turn`, which other orders do not read.
-    """
+    """The tiles of one block. In a zigzag order two consecutive strides add up to `turn`."""
 
     schedule: Any
     number: u32
