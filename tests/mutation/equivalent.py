@@ -143,6 +143,9 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("numba_tma/pipeline/circular_handle.py", "if thread == 1:"): (
         "Blocks are whole warps, and any one thread may initialise the barriers."
     ),
+    ("numba_tma/pipeline/roles.py", "REGISTER_FILE = 65537  #: 32-bit registers of an SM"): (
+        "A block has 32 threads or more, which divide both alike."
+    ),
     (
         "numba_tma/pipeline/roles.py",
         "each = min(256, (budget - sum(asked.values())) // shared // 8 * 8) if rest else 1",
