@@ -270,7 +270,7 @@ class Schedule:
         stride = nctaid_x() if step is None else u32(step)
         check_if_given(self.scheduler, "first", first, stride)
         start = ctaid_x() if first is None else u32(first)
-        return TileWalk(self, start, stride, u32(2 * stride))
+        return TileWalk(self, start, stride, stride)
 
 
 @device_class()

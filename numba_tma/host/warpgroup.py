@@ -2,5 +2,6 @@
 
 ROWS = 64  #: of a fragment, of the part of A that one instruction reads, and of its result
 THREADS = 128  #: of a warpgroup
+ALL_LANES = 0xFFFFFFFF  #: the mask of a whole warp
 MAX_COLUMNS = 256
 STEP_BYTES = 32  #: bytes of each row, along K, that one dense instruction reads

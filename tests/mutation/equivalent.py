@@ -40,6 +40,9 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/host/arrays.py",
         "self.address + sum(end for end in ends if end >= 0) + self.itemsize,",
     ): "A zero adds nothing to a sum.",
+    ("numba_tma/device/waiting.py", "GRACE = LIMIT // 33"): (
+        "The time is some part of the limit, which a healthy wait is far below."
+    ),
     ("numba_tma/host/arrays.py", "self.address + sum(end for end in ends if end <= 0),"): (
         "A zero adds nothing to a sum."
     ),
@@ -128,11 +131,20 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/device/units.py",
         "return UnitPlace(1, byte, i32(max(-byte, 0)), i32(min(nbytes - byte, UNIT)))",
     ): "The number of the one row is multiplied by its array's stride, which is 0.",
+    ("numba_tma/device/races.py", "if u32(mixed >> 29) == 1:"): (
+        "Each value of three mixed bits chooses one event in eight."
+    ),
+    ("numba_tma/pipeline/circular_handle.py", "if in_flight >= 0:"): (
+        "With none in flight at most one stage is held: the oldest one is the current one."
+    ),
     ("numba_tma/pipeline/store.py", "meeting = u32(1)"): (
         "Only debug mode, which replaces the address, has an mbarrier to meet at."
     ),
     ("numba_tma/pipeline/circular_handle.py", "if thread == 1:"): (
         "Blocks are whole warps, and any one thread may initialise the barriers."
+    ),
+    ("numba_tma/pipeline/roles.py", "REGISTER_FILE = 65537  #: 32-bit registers of an SM"): (
+        "A block has 32 threads or more, which divide both alike."
     ),
     (
         "numba_tma/pipeline/roles.py",
@@ -294,11 +306,21 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
         "return to_float(STATISTIC, load_cached(STATISTIC, address + 4 * row, 0, 2))[0]",
     ],
     ("rows/backward/kernel.py", "A part has two sums."): ["zero = np.float32(1)"],
+    ("rows/backward/kernel.py", "The turns are two, and the memory of more is not used."): [
+        "exchange = Exchange(shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(3))",
+    ],
+    ("pointwise/api.py", "Arguments take the first of the names."): [
+        'self.names = names or [f"argument {i}" for i in range(1, max(self.parameters, 2) + 1)]',
+        'self.names = names or [f"argument {i}" for i in range(1, max(self.parameters, 1) + 2)]',
+    ],
     ("rows/plan.py", "The width is 1, or a power of 2 that divides 65 as often as 64."): [
         "threads = max(threads, min(16, 65 // width, _threads(nbytes // width, 1)))",
     ],
     ("matmul/stream_k_kernel.py", "A kernel without sources reads none."): ["sources: Any = 1"],
     ("matmul/kernel.py", "A kernel without sources reads none."): ["sources: Any = 1"],
+    ("_host/call_key.py", "The number bounds the time for readers that will not be used again."): [
+        "_MOST_NEAR = 17  # readers that are made for a form",
+    ],
     ("_host/launch.py", "The simulator has one stream, whatever its number."): [
         "return 1 if simulated() else handle_of(stream)",
     ],
@@ -351,6 +373,19 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("copy/kernel.py", "Any one thread may do it."): ["if cuda.threadIdx.x == 1:"],
     ("pointwise/kernel.py", "Any one thread may do it."): ["if thread == 1:"],
     ("transpose/kernel.py", "Any one thread may do it."): ["if thread == 1:", "elif thread == 1:"],
+    ("matmul/choice.py", "Nine rows, too, are 16 where they are padded to eights."): [
+        "steps = (8, 16) if cluster > 1 and few > 9 else (8,)",
+    ],
+    ("matmul/choice.py", "4 bytes take a stage from three forms, and other terms are longer."): [
+        "return cluster * (n // shares_of(n, cluster)) * (m + 4) if cluster > 1 else 1",
+    ],
+    ("matmul/choice.py", "There are 32 parts at most."): [
+        "for splits in sorted({most, *(2**i for i in range(1, 7))}):",
+    ],
+    ("matmul/choice.py", "Extents of tiles are multiples of 8."): [
+        "most = 2 if n <= 65 else 1  # that share an SM",
+        "if n > 65 and rows * -(-problem.columns // n) >= sms // group:",
+    ],
     ("matmul/choice.py", "The number of rows is a multiple of 8."): [
         "long = 512 if n <= 17 else 256  # faster, where five such stages fit",
     ],

@@ -94,7 +94,7 @@ from numba_tma.device.mma import fragment, wgmma, wgmma_wait
 from numba_tma.device.mma import rows as per_row
 from numba_tma.device.shared import shared_tile
 from numba_tma.host.annotations import DeviceFunction, Kernel, Registers
-from numba_tma.host.warpgroup import ROWS, THREADS
+from numba_tma.host.warpgroup import ALL_LANES, ROWS, THREADS
 from numba_tma.kernels.attention.loads import tile_load
 from numba_tma.kernels.attention.packed_tiles import draws
 from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
@@ -125,8 +125,6 @@ from numba_tma.kernels.attention.turns import (
 )
 from numba_tma.pipeline import KVPipeline, Roles, StorePipeline, TilePipeline, Warpgroups
 from numba_tma.ptx import bar_warp_sync
-
-ALL_LANES = 0xFFFFFFFF
 
 
 class RowState(NamedTuple):

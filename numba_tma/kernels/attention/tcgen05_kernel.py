@@ -76,7 +76,7 @@ from numba_tma.host.annotations import Kernel, Real
 from numba_tma.host.layout import Tile
 from numba_tma.host.tensor_map import TensorMap
 from numba_tma.host.tensor_tiles import LANES
-from numba_tma.host.warpgroup import THREADS
+from numba_tma.host.warpgroup import ALL_LANES, THREADS
 from numba_tma.kernels.attention.plan import AttentionProblem
 from numba_tma.kernels.attention.softmax import (
     MINUS_INFINITY,
@@ -129,7 +129,6 @@ ROLES = Roles(
     idle=Warps(2),
 )
 SOFTMAX, CORRECTION, MMA, LOAD = ROLES.softmax, ROLES.correction, ROLES.mma, ROLES.load
-ALL_LANES = 0xFFFFFFFF
 #: The first of two barriers, one for each tile of queries.
 S_FULL, P_FULL, O_FREE, O_FULL, FACTOR_FULL, FACTOR_FREE = range(0, 6 * TILES, TILES)
 NUM_BARRIERS = 6 * TILES

@@ -35,9 +35,9 @@ from numba_tma import ptx
 from numba_tma.backend.interface import i32
 from numba_tma.device.vectors import load_vector
 from numba_tma.host.annotations import DeviceFunction, Kernel
+from numba_tma.host.warpgroup import ALL_LANES
 from numba_tma.kernels.matmul.block_scaled_plan import BLOCK, ScaledPlan
 from numba_tma.kernels.matmul.kernel import (
-    ALL_LANES,
     b_load,
     jitted,
     k_range,

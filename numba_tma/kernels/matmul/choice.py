@@ -113,7 +113,7 @@ class MatmulProblem:
     @property
     def scattered(self) -> bool:
         """Whether threads store the result: rows of a contiguous one are no multiples of 16 B."""
-        return self.columns * self.out_itemsize % 16 > 0
+        return self.columns * self.out_itemsize % 16 != 0
 
     @functools.cached_property
     def swapped(self) -> MatmulProblem:
@@ -168,7 +168,7 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     written = m + wide
     read = m + m // 64 * n  # each warpgroup reads its rows of a, and all of b
     # Every other tile of b begins in the middle of lines.
-    halves = p.majors[1] == "MN" and n % SLAB_ROWS > 0
+    halves = p.majors[1] == "MN" and n % SLAB_ROWS != 0
     a_lines = _requests(min(down, p.rows), p.majors[0], p.split_lines[0])
     b_lines = _requests(min(right, p.columns), p.majors[1], halves or p.split_lines[1])
     lines = (a_lines + b_lines) / config.blocks

@@ -49,12 +49,12 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.backend.interface import device_function
 from numba_tma.host.annotations import DeviceFunction, Integer, Kernel
+from numba_tma.host.warpgroup import ALL_LANES
 from numba_tma.kernels.matmul.arguments import MatmulExtents
 from numba_tma.kernels.matmul.epilogue import TileOrigin, epilogue_function
 from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.plan import SOURCE_STAGES, WGMMA_ROWS, MatmulPlan, SwappedPlan
 
-ALL_LANES = 0xFFFFFFFF
 #: Products that still run when an iteration of a consumer's loop ends; the loop holds their stages.
 IN_FLIGHT = 1
 

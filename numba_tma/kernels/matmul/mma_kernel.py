@@ -48,9 +48,9 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.device.warp_products import load_part, mma_sync, zero_part
 from numba_tma.host.annotations import DeviceFunction, Kernel
-from numba_tma.host.warpgroup import ROWS
+from numba_tma.host.warpgroup import ALL_LANES, ROWS
 from numba_tma.kernels.matmul.epilogue import element_epilogue
-from numba_tma.kernels.matmul.kernel import ALL_LANES, conversion, tile_write
+from numba_tma.kernels.matmul.kernel import conversion, tile_write
 from numba_tma.kernels.matmul.mma_plan import MmaPlan
 from numba_tma.kernels.matmul.plan import SwappedPlan
 from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan

@@ -31,7 +31,9 @@ def test_neighbouring_lanes_have_the_sum_and_the_largest(lanes):
 
 
 @pytest.mark.parametrize("turns", [1, 3])
-@pytest.mark.parametrize(("threads", "blocks"), [(1, 1), (32, 8), (64, 1), (256, 4), (256, 8)])
+@pytest.mark.parametrize(
+    ("threads", "blocks"), [(1, 1), (32, 8), (64, 1), (256, 4), (256, 8), (352, 3)]
+)
 def test_each_warp_has_a_part_and_each_of_the_cluster_up_to_32(threads, blocks, turns):
     scratch, peers = exchange_tiles(threads, blocks, turns)
     warps = max(1, threads // 32)

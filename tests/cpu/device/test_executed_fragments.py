@@ -7,9 +7,11 @@ from numba import cuda, typeof, types
 import numba_tma as tma
 from numba_tma import Swizzle, Tile
 from numba_tma.device.fragment_moves import (
+    add_global_by_thread,
     packed_e4m3,
     row_fragment,
     store_by_thread,
+    store_global_by_thread,
     store_rows,
 )
 from numba_tma.host.dtypes import as_dtype
@@ -299,3 +301,20 @@ def test_moves_of_attention():
     np.testing.assert_array_equal(packed, turned.view(np.uint8))
     np.testing.assert_array_equal(firsts[:37, :32], NUMBERS[:37])
     assert not firsts[37:].any() and not firsts[:, 32:].any()
+
+
+@pytest.mark.parametrize("columns", [0, 128, 129])
+def test_columns_in_the_order_of_the_threads_are_moved_by_pieces_of_128(columns):
+    """A column takes 256 bytes; what is added to it was written in the same order."""
+
+    def kernel(out, added, columns):
+        ones = tma.fragment(256) + np.float32(1)
+        store_global_by_thread(ones, out.ctypes.data, columns)
+        twos = add_global_by_thread(ones, out.ctypes.data, columns)
+        store_global_by_thread(twos, added.ctypes.data, 256)
+
+    out, added = np.zeros((2, 256, 64), np.float32)
+    executed(kernel, out, added, columns)
+    moved = np.arange(256)[:, None] < -(-columns // 128) * 128
+    np.testing.assert_array_equal(out, np.broadcast_to(moved, out.shape))
+    np.testing.assert_array_equal(added, 1 + out)

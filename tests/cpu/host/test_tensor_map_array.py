@@ -281,6 +281,11 @@ def edit_all(maps, template, i, x):
     y.fence_acquire()
 
 
+def test_a_map_is_edited_in_as_many_bytes_as_it_has():
+    """A CUtensorMap has 128."""
+    assert tma.DESCRIPTOR.nbytes == 128
+
+
 def test_an_edit_keeps_the_order():
     """Copy, replace, sync, copy out and release, acquire: in this order, with everything in it."""
     code = instructions(compile_ptx(cuda.jit(edit_all), (MAPS, MAP, I64, types.float32[:, :])))

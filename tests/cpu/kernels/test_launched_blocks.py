@@ -1,10 +1,13 @@
 """Launches of the small kernels: blocks that cover their work and no more."""
 
+import importlib
 import math
+import pkgutil
 
 import numpy as np
 import pytest
 
+from numba_tma import kernels
 from numba_tma.host import ragged
 from numba_tma.host.arrays import Array as Read
 from numba_tma.host.layout import Tile
@@ -103,3 +106,15 @@ def test_gradients_of_norms_have_512_threads_an_sm(launches, monkeypatch, name, 
     assert [space.shape for space in spaces[:sums]] == [(groups, 512)] * sums
     places = [Read.read("f", "", space).address for space in spaces[:sums]]
     assert [given[0].address for *_, given in added] == places
+
+
+def test_blocks_are_whole_warps():
+    """The constants that say how many threads blocks have: no lanes are idle."""
+    found = {}
+    for module in pkgutil.walk_packages(kernels.__path__, "numba_tma.kernels."):
+        for name, value in vars(importlib.import_module(module.name)).items():
+            counts = name.endswith(("THREADS", "LOADERS")) and name != "BY_THREADS"  # bytes
+            if counts and isinstance(value, int):
+                found[module.name, name] = value
+    assert len(found) > 15
+    assert {of: n for of, n in found.items() if n % 32 or not 32 <= n <= 1024} == {}

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from numba_tma.host.arrays import Array as Read
 from numba_tma.host.scale_factors import scale_tile
 from numba_tma.host.tensor_tiles import part_of_scales, tensor_scales
 from numba_tma.kernels.matmul import Config, MmaConfig, Tcgen05Config, dense, matmul, scales
@@ -95,6 +96,17 @@ def test_choices_are_widths_of_whole_half_atoms():
     chosen = [choose_tcgen05(MatmulProblem(*size, 4096), 148, scaled=True) for size in sizes]
     assert all(config.n % 64 == 0 for config in chosen)
     assert (chosen[0].n, chosen[-1]) == (64, PAIR)
+
+
+@pytest.mark.parametrize(("rows", "k_atoms"), [(1, 1), (1, 4), (3, 2)])
+def test_maps_of_scales_cover_the_atoms_that_there_are(rows, k_atoms):
+    """An atom has the scales of 128 rows and, of mxfp8, of 128 elements of K: 512 B."""
+    e4m3, ue8m0 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e8m0fnu
+    a, b = (Array(i, (128 * rows, 128 * k_atoms), e4m3) for i in (1, 2))
+    a, b = Read.read("matmul", "a", a), Read.read("matmul", "b", b.T)
+    held = (Array(i, (rows, k_atoms, 2, 256), ue8m0) for i in (3, 4))
+    for source in scales.read_scales(a, b, *held, None).as_map_sources(None, []):
+        assert source.shape == (rows, k_atoms, 2, 256)
 
 
 def test_rows_of_scale_factors():

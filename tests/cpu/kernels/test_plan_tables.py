@@ -9,6 +9,7 @@ import pytest
 
 import numba_tma.kernels
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.layout import Swizzle
 from numba_tma.kernels.attention import choice as attention_plans
 from numba_tma.kernels.attention import tcgen05_plan as tcgen05_attention_plans
 from numba_tma.kernels.attention import times as attention_times
@@ -16,7 +17,10 @@ from numba_tma.kernels.attention.backward import plan as backward_plans
 from numba_tma.kernels.attention.backward.plan import BackwardPlan
 from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.tcgen05_plan import Tcgen05AttentionPlan
+from numba_tma.kernels.copy import api as copy_api
+from numba_tma.kernels.copy import grouped as grouped_copy
 from numba_tma.kernels.copy.plan import CopyPlan
+from numba_tma.kernels.matmul import operands, stream_k_plan
 from numba_tma.kernels.matmul.arguments import Epilogue, Terms
 from numba_tma.kernels.matmul.block_scaled import CONFIGS as SCALED_CONFIGS
 from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig, ScaledPlan
@@ -35,8 +39,10 @@ from numba_tma.kernels.matmul.plan import (
 )
 from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
 from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
+from numba_tma.kernels.pointwise import api as pointwise_api
 from numba_tma.kernels.pointwise.plan import PointwisePlan
 from numba_tma.kernels.pointwise.plan import plan_for as pointwise_plan_for
+from numba_tma.kernels.rows import launching
 from numba_tma.kernels.rows.backward import plan_for as backward_rows_plan_for
 from numba_tma.kernels.rows.plan import (
     CACHES,
@@ -48,6 +54,7 @@ from numba_tma.kernels.rows.plan import (
     plan_for,
     require_room,
 )
+from numba_tma.kernels.transpose import plan as transpose_plans
 from numba_tma.kernels.transpose.plan import PLANS as TRANSPOSE_PLANS
 from numba_tma.kernels.transpose.plan import TransposePlan
 
@@ -292,6 +299,22 @@ def test_groups_of_heads_of_the_backward_pass_fit_the_cache():
     assert backward_plans.plan_for(wide, 2048, 2048, 64, 1, 132) == BackwardPlan(2, 2, 16)
 
 
+@pytest.mark.parametrize(("head_dim", "columns"), [(64, 1), (128, 2)])
+def test_steps_of_the_backward_pass(head_dim, columns):
+    """As fitted: a block takes 2 beside those of its tiles; a split writes 1 for 64 columns of a
+    tile, and 1.75 to add it are shared by all SMs. The next block starts on the SM that is free.
+    """
+    whole, halves = BackwardPlan(), BackwardPlan(splits=2)  # of two heads of Q
+    for plan, sms, blocks, adding in (
+        (whole, 1, (2 + 2) + (6 + 2), 0),
+        (whole, 2, 6 + 2, 0),
+        (halves, 1, 2 * (1 + 3) + 4 * (2 + columns), 4),
+        (halves, 2, 2 * (3 + 2 + columns), 2),
+    ):
+        found = backward_plans.time_of(plan, [1, 3], head_dim, 1, 2, sms)
+        assert found == blocks + 1.75 * columns * adding
+
+
 CUT = {"bulk": True, "slot": 16384, "cache": "evict_last"}
 KEPT = {"cache": "evict_last"}
 SHORT = [RowPlan(32, 2), RowPlan(128), RowPlan(256, **KEPT), RowPlan(512, **KEPT),
@@ -439,3 +462,21 @@ def test_other_plans():
     ring = PointwisePlan("ring", 128, 8192, 3, 2, "tma")
     chunk = PointwisePlan("chunk", 128, 4096)
     assert [pointwise_plan_for(n) for n in (1, 2, 3)] == [chunk, ring, ring]
+
+
+def test_sizes_of_the_hardware():
+    """Of a cache line, which the widest swizzle spans, its sectors, and an H100's 50 MB of L2."""
+    assert operands.LINE == transpose_plans.LINE == Swizzle.B128.span == 4 * transpose_plans.SECTOR
+    assert launching.L2_BYTES == (50 - 2) << 20  # less what other data takes of it
+
+
+def test_sizes_that_were_measured():
+    """The copies' rings and blocks, and stages that a part of a stream-K tile has at least."""
+    assert (copy_api.TILE_BYTES, copy_api.STAGES, copy_api.BLOCKS_PER_SM) == (8192, 2, 4)
+    assert grouped_copy.BLOCKS_PER_SM == 8
+    assert (transpose_plans.PATCH, pointwise_api.MOST_INPUTS, pointwise_api.NARROWEST) == (
+        64,
+        4,
+        32,
+    )
+    assert (stream_k_plan.FEWEST, stream_k_plan.SHORTEST) == (2, 8)

@@ -173,6 +173,13 @@ def test_the_least_that_others_may_be_left_with():
         Roles(a=Warpgroups(2, registers=248), b=Warpgroups(1))
 
 
+def test_roles_may_ask_for_all_the_registers_of_a_launch():
+    """512 threads start with 128 registers each; setmaxnreg counts in eights."""
+    Roles(a=Warpgroups(2, registers=232), b=Warpgroups(2, registers=24))
+    with pytest.raises(ValueError, match="232 x 256"):
+        Roles(a=Warpgroups(2, registers=232), b=Warpgroups(2, registers=32))
+
+
 @pytest.mark.parametrize("other", [{"b": Warps(4)}, {"b": Warps(1), "c": Threads(96)}])
 def test_roles_of_warps_share_a_warpgroup_that_has_the_rest_of_the_registers(other):
     roles = Roles(a=Warpgroups(3, registers=152), **other)

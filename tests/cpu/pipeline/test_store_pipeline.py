@@ -26,6 +26,7 @@ OUT = StorePipeline(2, y=TILE)
 def test_it_says_what_it_is():
     assert repr(OUT) == "StorePipeline(2, y=Tile((16, 64), f32, NONE))"
     assert repr(StorePipeline(1, y=SMALL, role=ROLES.one)).endswith(", role=one=Warps(2))")
+    assert repr(StorePipeline(2, y=TILE, debug=True)) == repr(OUT)[:-1] + ", debug=True)"
     assert OUT == StorePipeline(2, y=Tile((16, 64), "f32")) != StorePipeline(3, y=TILE)
     assert len({OUT, StorePipeline(2, y=TILE, role=ROLES.one), StorePipeline(2, y=TILE)}) == 2
 

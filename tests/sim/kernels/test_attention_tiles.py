@@ -12,10 +12,17 @@ import numba_tma as tma
 from numba_tma.device import causal_scheduler
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.warpgroup import ROWS
-from numba_tma.kernels.attention import tiles
-from numba_tma.kernels.attention.packed_tiles import PackedScheduler, PackedTiles, draws
+from numba_tma.kernels.attention import packed_tiles, tiles
+from numba_tma.kernels.attention.packed_tiles import (
+    FULL,
+    REQUEST,
+    PackedScheduler,
+    PackedTiles,
+    draws,
+)
 from numba_tma.kernels.attention.plan import AttentionForm, AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.tiles import next_kv_tile, schedule_function, tile_functions
+from numba_tma.ptx import tid_x
 from numba_tma.simulator.numba_hooks import seeded
 
 BLOCKS = 3
@@ -157,6 +164,23 @@ def test_blocks_draw_each_tile_once_and_leave_the_counter_at_0(cached, lengths):
             mine = [[wanted.index(tuple(t)) for t in some if t[0] >= 0] for some in drawn]
             assert all(numbers == sorted(numbers) for numbers in mine)
             assert sorted(itertools.chain(*mine)) == list(range(len(wanted)))
+
+
+def test_waits_for_drawn_tiles_count_from_0_and_walk_round_the_slots(monkeypatch):
+    """A slot's barrier changes its phase each time round, and that of requests with each."""
+    waits, original = {FULL: [], REQUEST: []}, packed_tiles.wait_for
+
+    def wait_for(barrier, parity, site, slot, iteration):
+        if tid_x() % 32 == 0:
+            waits[site].append((int(iteration), int(slot), int(parity)))
+        original(barrier, parity, site, slot, iteration)
+
+    monkeypatch.setattr(packed_tiles, "wait_for", wait_for)
+    kernel, heads, starts = drawing_kernel(0, 1), 2, starts_of(PACKED)
+    turns = range(len(in_order(PACKED, heads, 0)) + 1)  # the last one finds none
+    kernel[1, 64](*starts, heads, np.zeros(1, np.uint32), np.zeros((1, len(turns), 6)))
+    assert waits[FULL] == [(i, i % 2, i // 2 % 2) for i in turns]
+    assert waits[REQUEST] == [(i, i % 2, 1 - i % 2) for i in turns]
 
 
 @pytest.mark.parametrize("mask", MASKS)

@@ -1,10 +1,17 @@
 """The block-scaled matmul in the simulator: sizes, types, tiles, layouts of scales."""
 
+import itertools
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from numba import cuda
 
+from numba_tma.device.scheduler import TileCoord
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.matmul import block_scaled_kernel
 from numba_tma.kernels.matmul.block_scaled import block_scaled_matmul
-from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
+from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig, ScaledPlan
 from numba_tma.simulator.hazards import Hazards
 from tests.sim.kernels.test_matmul import BF16, E4M3, E5M2, assert_close, values
 from tests.tiers import quick
@@ -68,6 +75,29 @@ def check(*given, config=ONE, **options):
 )
 def test_shapes(shape, config):
     check(*operands(*shape), config=config)
+
+
+@pytest.mark.parametrize("n", [32, 64, 96, 160, 192])
+@pytest.mark.parametrize(("columns", "splits"), [(128, 1), (700, 3)])
+def test_a_column_has_the_scales_of_its_block(monkeypatch, n, columns, splits):
+    """A tile has columns of one block of b, or of two, the second of which begins at its edge."""
+    config, bf16 = ScaledConfig(64, n, stages=2), as_dtype("bf16")
+    plan = ScaledPlan(as_dtype("e4m3"), as_dtype("e4m3"), "K", "K", bf16, config)
+    passed_on = cuda.jit(device=True)(lambda *given: given)
+    monkeypatch.setattr(block_scaled_kernel, "b_scales_load", lambda plan: passed_on)
+    prepare = block_scaled_kernel.work_of(plan)
+    scales = SimpleNamespace(column=400, k=4, last=-(-columns // 128) - 1)
+    extents = SimpleNamespace(splits=splits, steps=20)
+    for split, row, tile in itertools.product(range(splits), range(2), range(-(-columns // n))):
+        work, loaded = prepare(TileCoord(row, tile, split), 0, extents, scales)
+        assert (work.batch, work.row, work.column) == (split, 64 * row, n * tile)
+        begin, end = 20 * split // splits, 20 * (split + 1) // splits
+        assert work.steps == end - begin and loaded == (scales, work.scales, 0, work.steps)
+        left, right, edge = work.scales
+        for column in range(n * tile, min(n * tile + n, columns)):
+            place = left if column - n * tile < edge else right
+            assert place == column // 128 * scales.column + begin * scales.k
+        assert 0 <= right <= scales.last * scales.column + begin * scales.k
 
 
 @pytest.mark.parametrize("kinds", [(E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2)])

@@ -1,10 +1,15 @@
 """Matmul of operands that TMA cannot address, whose threads load them, in the simulator."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from numba import cuda
 
-from numba_tma.kernels.matmul import matmul
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.matmul import matmul, unaligned_kernel
 from numba_tma.kernels.matmul.plan import UnalignedConfig
+from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
 from numba_tma.ptx import global_memory
 from tests.sim.kernels.test_matmul import (
     BF16,
@@ -88,6 +93,33 @@ def test_no_word_behind_an_operand_is_read(monkeypatch, config, layout):
     check(a, b, config=config)
     ranges = [(x.ctypes.data, x.ctypes.data + x.nbytes) for x in (a, b)]
     assert words and all(any(i <= w and e <= j for i, j in ranges) for w, e in words)
+
+
+@pytest.mark.parametrize("major", ["K", "MN"])
+@pytest.mark.parametrize("config", [ONE, LONG])
+def test_a_stage_is_filled_without_checks_if_eight_more_elements_follow_it(
+    monkeypatch, config, major
+):
+    """A chunk of 16 B lies in two words, the second of which may reach so far behind it."""
+    plan = UnalignedPlan(as_dtype("bf16"), as_dtype("bf16"), major, "K", as_dtype("bf16"), config)
+
+    def stage_fill(moves, at_once):
+        last = moves[0]
+
+        @cuda.jit(device=True)
+        def note(a, b, at, stage, loader):
+            stage.append(last)
+
+        return note
+
+    monkeypatch.setattr(unaligned_kernel, "chunk_moves", lambda plan, side, *, last: [last])
+    monkeypatch.setattr(unaligned_kernel, "stage_fill", stage_fill)
+    fill, extent = unaligned_kernel.tile_fill(plan), "columns" if major == "K" else "lines"
+    for length in (plan.k, plan.k + 7, plan.k + 8, 2 * plan.k + 7, 2 * plan.k + 8, 3 * plan.k):
+        filled = []
+        for k in (0, plan.k):
+            fill(SimpleNamespace(**{extent: length}), None, (0, 0, k, 0, 0), filled, 0)
+        assert filled == [k + plan.k + 8 > length for k in (0, plan.k)]
 
 
 @pytest.mark.parametrize("config", quick([SWAPPED], [SWAPPED, ONE, PARTS]))

@@ -191,6 +191,12 @@ def test_columns_of_repeated_and_reversed_rows(small_blocks):
     check_columns(x[::-1, 3:])
 
 
+@pytest.mark.parametrize(("rows", "width"), [(70, 1), (9, 129)])
+def test_columns_whose_number_is_one_above_that_of_turns_of_threads(small_blocks, rows, width):
+    """The last thread that adds up rows in shared memory is alone in its turn."""
+    check_columns(placed(rows, width, np.float32, "view"))
+
+
 def test_columns_of_whole_blocks():
     x = values((20, 64), ml_dtypes.bfloat16)
     sums = check_columns(x)

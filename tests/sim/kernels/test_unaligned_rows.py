@@ -113,6 +113,16 @@ def test_a_residual_that_begins_elsewhere_takes_smaller_accesses(monkeypatch):
         assert widths.pop() == width
 
 
+@pytest.mark.parametrize("begin", range(8))
+def test_a_row_whose_last_bytes_are_those_of_another_block(begin):
+    """Of 10 units of 16 B, whole or not, a block stages 3; the last one may be alone in its."""
+    plan = RowPlan(32, 1, 4, bulk=True, slot=512)
+    x, residual = (placed(values((2, 70), np.float16, seed), begin)[0] for seed in (1, 2))
+    total = placed(np.zeros((2, 70), np.float16), begin)[0]
+    rmsnorm(x, residual=residual, residual_out=total, plan=plan)
+    np.testing.assert_array_equal(total, x + residual)
+
+
 def test_argmax_of_equal_elements_is_the_first():
     x, _ = placed(np.zeros((2, 70), ml_dtypes.bfloat16), 3)
     x[1, [9, 40]] = 1

@@ -312,6 +312,36 @@ def test_release_older_waits_for_stores_that_a_loop_left_in_flight():
         np.testing.assert_array_equal(y, x)
 
 
+@pytest.mark.parametrize("flights", [(3, 2), (4, 2), (4, 3), (2, 1), (2, 0)])
+def test_a_loop_waits_for_stores_that_a_longer_one_left_in_flight(flights):
+    """It holds fewer stages, and those that it releases at its start may be read by stores."""
+    PIPE, LOOPS = tma.TilePipeline(5, x=TILE), 4
+
+    @cuda.jit
+    def copy(x, y):
+        pipe = PIPE.start()
+        for loop in range(LOOPS):
+            begin, end = 5 * loop, 5 * loop + 5
+            if pipe.is_producer():
+                for tile, stage in pipe.produce(begin, end):
+                    x.load(stage.x, (tile * ROWS, 0), stage.barrier)
+            elif loop % 2 == 0:
+                for tile, stage in pipe.consume(begin, end, in_flight=flights[0]):
+                    pipe.store(y, stage.x, (tile * ROWS, 0), written=False)
+            else:
+                for tile, stage in pipe.consume(begin, end, in_flight=flights[1]):
+                    pipe.store(y, stage.x, (tile * ROWS, 0), written=False)
+        if pipe.is_consumer():
+            pipe.release_pending()
+
+    x = matrix(5 * LOOPS * ROWS)
+    for seed in range(4):
+        simulator.seed(seed)
+        y = np.zeros_like(x)
+        copy[1, 64](tma.tensor_map(x, TILE), tma.tensor_map(y, TILE))
+        np.testing.assert_array_equal(y, x)
+
+
 @pytest.mark.parametrize(("tiles", "grid", "stages"), [(7, 1, 2), (7, 3, 2), (2, 5, 4), (0, 2, 1)])
 @pytest.mark.parametrize("in_flight", quick([1], [0, 1]))
 def test_a_queue_hands_out_every_tile_once(tiles, grid, stages, in_flight):

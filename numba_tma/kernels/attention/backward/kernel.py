@@ -58,7 +58,7 @@ from numba_tma.device.mma import fragment, wgmma, wgmma_wait
 from numba_tma.device.shared import shared_tile
 from numba_tma.host.annotations import Address, Integer, Real, Registers
 from numba_tma.host.layout import Swizzle, Tile
-from numba_tma.host.warpgroup import ROWS, THREADS
+from numba_tma.host.warpgroup import ALL_LANES, ROWS, THREADS
 from numba_tma.kernels.attention.backward.plan import (
     BLOCK_K,
     DQ_PART,
@@ -75,7 +75,6 @@ from numba_tma.pipeline.stages import ConsumerStage
 from numba_tma.pipeline.state import PipelineState
 
 MINUS_INFINITY = np.float32(-np.inf)
-ALL_LANES = 0xFFFFFFFF
 STEP_K = 16  # elements along K that one wgmma multiplies
 K_STEPS = BLOCK_K // STEP_K
 #: Where the consumer warpgroups meet.
