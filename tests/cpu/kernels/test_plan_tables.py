@@ -17,10 +17,8 @@ from numba_tma.kernels.attention.backward import plan as backward_plans
 from numba_tma.kernels.attention.backward.plan import BackwardPlan
 from numba_tma.kernels.attention.plan import AttentionPlan, AttentionProblem
 from numba_tma.kernels.attention.tcgen05_plan import Tcgen05AttentionPlan
-from numba_tma.kernels.copy import api as copy_api
-from numba_tma.kernels.copy import grouped as grouped_copy
 from numba_tma.kernels.copy.plan import CopyPlan
-from numba_tma.kernels.matmul import operands, stream_k_plan
+from numba_tma.kernels.matmul import operands
 from numba_tma.kernels.matmul.arguments import Epilogue, Terms
 from numba_tma.kernels.matmul.block_scaled import CONFIGS as SCALED_CONFIGS
 from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig, ScaledPlan
@@ -39,7 +37,6 @@ from numba_tma.kernels.matmul.plan import (
 )
 from numba_tma.kernels.matmul.tcgen05_plan import Tcgen05Plan, Tcgen05ScaledPlan
 from numba_tma.kernels.matmul.unaligned_plan import UnalignedPlan
-from numba_tma.kernels.pointwise import api as pointwise_api
 from numba_tma.kernels.pointwise.plan import PointwisePlan
 from numba_tma.kernels.pointwise.plan import plan_for as pointwise_plan_for
 from numba_tma.kernels.rows import launching
@@ -468,15 +465,3 @@ def test_sizes_of_the_hardware():
     """Of a cache line, which the widest swizzle spans, its sectors, and an H100's 50 MB of L2."""
     assert operands.LINE == transpose_plans.LINE == Swizzle.B128.span == 4 * transpose_plans.SECTOR
     assert launching.L2_BYTES == (50 - 2) << 20  # less what other data takes of it
-
-
-def test_sizes_that_were_measured():
-    """The copies' rings and blocks, and stages that a part of a stream-K tile has at least."""
-    assert (copy_api.TILE_BYTES, copy_api.STAGES, copy_api.BLOCKS_PER_SM) == (8192, 2, 4)
-    assert grouped_copy.BLOCKS_PER_SM == 8
-    assert (transpose_plans.PATCH, pointwise_api.MOST_INPUTS, pointwise_api.NARROWEST) == (
-        64,
-        4,
-        32,
-    )
-    assert (stream_k_plan.FEWEST, stream_k_plan.SHORTEST) == (2, 8)
