@@ -5,9 +5,10 @@ with it (TMA writes it, each MMA warpgroup reads it), or as its copies request c
 minimum of a stage. A tile adds its prologue and epilogue, and the last wave of tiles takes as long
 as a full one. DRAM takes as long as the matrices need, or longer if the stages have too few bytes
 in flight. L2 takes as long as all stages together need. Blocks of a cluster request the lines that
-they share once. Rows that begin inside of cache lines take two. The three hide each other in part:
-the whole time is the p-norm of their times. The constants are fitted to times that
-``tests/benchmarks/sweeps/matmul.py --survey`` measures.
+they share once. Rows that begin inside of cache lines take two. An operand of few lines occupies
+few slices of L2, and takes longer. The three hide each other in part: the whole time is the p-norm
+of their times. The constants are fitted to times that ``tests/benchmarks/sweeps/matmul.py
+--survey`` measures.
 
 Operands that TMA cannot address are copied, or loaded by the kernel for such operands: that of both
 which is expected to take less time.
@@ -126,20 +127,22 @@ class MatmulProblem:
         return -(-self.k * self.itemsize // config.k)
 
 
-# Fitted, as the constants below, to 4,700 times of 239 products on an H200 and an H100
+# Fitted, as the constants below, to 8,600 times of 740 products on an H200 and an H100
 # (`matmul_times_*.json`); in cycles of 1.6 GHz.
 # Bytes per cycle: an SM's shared memory, DRAM, and the split-K reduction.
-_SHARED, _DRAM, _PARTS = 119, 1820, 1930
-_LATENCY = 4470  # cycles from a load's issue to the full stage
-_FIRST, _SECOND_KERNEL = 940, 5180  # cycles until the first load arrives; of a second launch
-_CLUSTER = 990  # cycles until the blocks of a cluster have met
-_REQUEST = 1.72  # cycles of an SM for a line that it requests
-_WAITING = 0.753  # relative time that an epilogue with one tile in flight takes longer
-_SCATTERED = 2.88  # relative time that an epilogue takes longer if threads store the result
-_ARRIVING = 20.5  # bytes of the first stage per cycle
-_STAGE, _TILE, _COLUMN = 423, 47.3, 12.9  # cycles of a stage at least; of a tile, and its columns
-_L2 = 12800  # bytes per cycle, of whole lines
-_POWER = 2.24  # the exponent p of the norm
+_SHARED, _DRAM, _PARTS = 143, 1620, 1540
+_LATENCY = 1340  # cycles from a load's issue to the full stage
+_FIRST, _SECOND_KERNEL = 1550, 8310  # cycles until the first load arrives; of a second launch
+_CLUSTER = 900  # cycles until the blocks of a cluster have met
+_TOGETHER = 0.08  # relative time that DRAM takes longer if blocks wait for each other's copies
+_REQUEST = 1.58  # cycles of an SM for a line that it requests
+_WAITING = 0.845  # relative time that an epilogue with one tile in flight takes longer
+_SCATTERED = 3.18  # relative time that an epilogue takes longer if threads store the result
+_ARRIVING = 14.3  # bytes of the first stage per cycle
+_STAGE, _TILE, _COLUMN = 343, 503, 13.5  # cycles of a stage at least; of a tile, and its columns
+_L2 = 17800  # bytes per cycle, of whole lines
+_SLICED = 300  # lines that occupy all slices of L2
+_POWER = 2.41  # the exponent p of the norm
 _ALIGNED = 3580  # nanoseconds of a launch
 
 
@@ -156,6 +159,16 @@ def _requests(rows: int, major: str, split: bool) -> int:
     """
     slabs = -(-rows // SLAB_ROWS)
     return (rows if major == "K" else slabs * SLAB_ROWS) * (1 + split)
+
+
+def _crowding(extent: int, problem: MatmulProblem) -> float:
+    """Return how much longer, relatively, requests of an operand take than those of a large one.
+
+    Blocks of one row or column of tiles request the same lines. If these are few, they lie in few
+    of L2's slices, each of which serves a request in two cycles.
+    """
+    lines = problem.batch * extent * problem.k * problem.itemsize / 128
+    return max(0, _SLICED / max(1, lines) - 1)
 
 
 def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
@@ -183,8 +196,12 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
     busy = min(1, clusters / together) * sms
     rate = min(_DRAM, busy * in_flight / _LATENCY)
     first = _FIRST + (m + n) * config.k / _ARRIVING + (config.blocks > 1) * _CLUSTER
-    from_l2 = clusters // config.splits * (a_lines + b_lines) * p.k * p.itemsize / _L2
-    from_dram = (factors + elements * p.out_itemsize) / rate
+    crowded = a_lines * _crowding(p.rows, p) + b_lines * _crowding(p.columns, p)
+    from_l2 = clusters // config.splits * (a_lines + b_lines + crowded) * p.k * p.itemsize / _L2
+    # All blocks wait for their first stage at the same time.
+    first += min(clusters, together) * crowded * min(config.k, p.k * p.itemsize) / _L2
+    waiting = 1 + (config.blocks > 1) * _TOGETHER
+    from_dram = (factors + elements * p.out_itemsize) / rate * waiting
     times = first + waves * tile, from_dram, from_l2
     cycles = sum(time**_POWER for time in times) ** (1 / _POWER)
     if config.splits > 1:
@@ -193,19 +210,24 @@ def expected_cycles(problem: MatmulProblem, config: Config, sms: int) -> float:
 
 
 # Few rows or columns.
-_STREAM, _PORT = 3000, 85  # bytes per nanosecond: DRAM; lines that one SM takes
-_IN_FLIGHT = 1570  # nanoseconds from a load's issue to the full stage
-_ALONE = 504  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
-_SUMMED = 2.2  # sums that a block receives per nanosecond
-_LINES = 9000  # bytes of lines per nanosecond from L2
-_WRITTEN = 204  # elements of the result per nanosecond
-_STRAIGHT = 179  # elements per nanosecond where each element of a pair is stored alone
-_NARROW = 4810  # nanoseconds of a launch
+_STREAM, _PORT = 2720, 80.7  # bytes per nanosecond: DRAM; lines that one SM takes
+_IN_FLIGHT = 1960  # nanoseconds from a load's issue to the full stage
+_ALONE = 825  # nanoseconds of a tile of a cluster besides, since it overlaps with no other
+_SUMMED = 2.22  # sums that a block receives per nanosecond
+_END = 15.9  # nanoseconds of the end of a tile, for each column of it that a block stores
+_WRITTEN = 226  # elements of the result per nanosecond
+_STRAIGHT = 287  # elements per nanosecond where each element of a pair is stored alone
+_NARROW = 4070  # nanoseconds of a launch
 
 
 def _received(m: int, n: int, cluster: int) -> int:
     """Return how many sums a block of a cluster receives, the padding of their rows included."""
-    return cluster * (n // shares_of(n, cluster)) * (m + 4) if cluster > 1 else 0
+    return cluster * _share(n, cluster) * (m + 4) if cluster > 1 else 0
+
+
+def _share(n: int, cluster: int) -> int:
+    """Return how many columns of a tile's accumulator each block of a cluster stores."""
+    return n // shares_of(n, cluster)
 
 
 def _straight(problem: MatmulProblem, config: SwappedConfig | UnalignedConfig) -> float:
@@ -231,7 +253,7 @@ def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int
     most_stages = free // ((config.m + stored(config.n, p.majors[0])) * config.k) - 1
     if most_stages < 1:
         return math.inf
-    in_flight = min(most_stages, max(1, p.steps(config) / config.cluster)) * loaded * config.k
+    in_flight = min(most_stages * config.k, max(1, p.k * p.itemsize / config.cluster)) * loaded
 
     lines = _requests(config.m, p.majors[1], p.split_lines[1])
     lines += _requests(min(config.n, p.rows), p.majors[0], p.split_lines[0])
@@ -239,14 +261,14 @@ def expected_nanoseconds(problem: MatmulProblem, config: SwappedConfig, sms: int
     def wave(tiles: int) -> float:
         blocks = tiles * config.cluster
         arriving = loaded * _IN_FLIGHT / (blocks * in_flight)
-        passing = max(lines / (min(blocks, sms) * _PORT), config.m / _STREAM)
+        passing = max(-(-blocks // sms) * lines / (blocks * _PORT), config.m / _STREAM)
         return tiles * p.k * p.itemsize * max(arriving, passing)
 
     waves, rest = divmod(tiles, slots)
     time = waves * wave(slots) + (wave(rest) if rest else 0)
     if config.cluster > 1:
         time += -(-tiles // slots) * (_ALONE + received / _SUMMED)
-    time = max(time, tiles * p.k * p.itemsize * lines / _LINES)
+    time += -(-tiles // slots) * _share(config.n, config.cluster) * _END
     time += p.batch * p.rows * p.columns / _WRITTEN
     return time + _straight(problem, config)
 
@@ -264,14 +286,16 @@ def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
                     long = 512 if n <= 16 else 256  # faster, where five such stages fit
                     for m, blocks, k in ((64, 1, long), (64, 2, 256), (128, 1, 256)):
                         yield _made(SwappedConfig, m, n, cluster, blocks, k, first=first)
+                        if n > 32:  # more of the shorter stages fit, to the byte
+                            yield _made(SwappedConfig, m, n, cluster, blocks, 128, first=first)
 
 
 # Operands of any alignment, in nanoseconds.
-_LAUNCHED, _TILES, _REDUCED = 4560, 602, 419  # of all; of a tile; of a cluster's tile
-_ROUND, _CHUNK = 329, 225  # of a stage, and of each chunk that a thread moves
-_STAGED = 26.7  # bytes per nanosecond and SM
-_READ = 11200  # bytes per nanosecond from DRAM
-_COPY, _COPIED = 3390, 1420  # of a launch; bytes of an operand, each read and written
+_LAUNCHED, _TILES, _REDUCED = 4430, 572, 276  # of all; of a tile; of a cluster's tile
+_ROUND, _CHUNK = 639, 124  # of a stage, and of each chunk that a thread moves
+_STAGED = 27.4  # bytes per nanosecond and SM
+_READ = 14500  # bytes from DRAM per nanosecond that nothing hides
+_COPY, _COPIED = 3140, 1470  # of a launch; bytes of an operand, each read and written
 
 
 def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: int) -> float:
@@ -292,7 +316,7 @@ def unaligned_nanoseconds(problem: MatmulProblem, config: UnalignedConfig, sms: 
     staged = min(most, -(-blocks // sms)) * (WGMMA_ROWS + n) * config.k
     stage = max(_ROUND + _CHUNK * chunks, staged / _STAGED)
     stages = -(-p.steps(config) // config.cluster)
-    tile = stages * stage + _TILES
+    tile = stages * stage + _TILES + _share(n, config.cluster) * _END
     if config.cluster > 1:
         tile += _REDUCED + received / _SUMMED
     time = _LAUNCHED + -(-blocks // slots) * tile + _straight(problem, config)

@@ -541,7 +541,8 @@ NOT_OF_BENCH = (
     *("attention_errors", "ladder", "profile", "compile_times", "unaligned_rows"),
     *("attention_plans", "attention_plans_h200", "attention_plans_e4m3_h100", "stream_k"),
     *("matmul_times_h200", "matmul_times_h100", "matmul_times_large_h100"),
-    "matmul_times_fresh_h100",
+    *("matmul_times_fresh_h100", "matmul_times_short_h100"),
+    *("matmul_times_pairs_h100", "matmul_times_layers_h100"),
 )
 
 
