@@ -21,6 +21,7 @@ def numbered(shape, dtype):
         (np.uint16, (1, 72, 136), TransposePlan(1, 2, 64, 1, "tma")),
         (np.uint32, (2, 35, 37), None),  # which TMA cannot address
         (np.uint32, (1, 72, 65), None),  # with a whole patch
+        (np.uint16, (2, 130, 65), None),  # and with one that begins before its sectors
     ],
     ids=str,
 )
