@@ -1,4 +1,4 @@
-"""The rules of a copy's operands by themselves: on each the last that is taken, the first refused."""
+"""Rules of a copy's operands, each by itself: what is refused, and what is taken beside it."""
 
 from types import SimpleNamespace
 

@@ -194,13 +194,13 @@ WHERE, WORK, COUNTERS, OUT = (ARRAYS + (i << 20) for i in range(1, 5))
 @pytest.mark.parametrize("form", quick(["view"], FORMS))
 def test_the_last_block_of_a_tile_adds_up_what_all_have(form, columns):
     """The compiled kernel, executed: no block adds, reads or writes anything beside an array."""
-    rows, itemsize, tiles, groups = 19, 2, 1 + (columns > 24), 2
+    rows, itemsize, tiles, groups = 41, 2, 1 + (columns > 24), 2
     x = matrix(rows, columns, form=form)
     (pitch, _), start = x.strides, x.address % 256
     width = 16 if form == "aligned" else UNALIGNED
     sizes = ColumnSizes(
         begin=WHERE + start, end=WHERE + start + x.span, rows=rows, columns=columns,
-        across=4, down=8, tile_columns=24, tiles=tiles, groups=groups, packed=1,
+        across=4, down=4, tile_columns=24, tiles=tiles, groups=groups, packed=1,
     )  # fmt: skip
     assert sizes.down * groups * pitch % 16 == 0  # the rows of a part begin alike
     values = np.random.default_rng(0).integers(-9, 9, (rows, columns)).astype(np.float16)
