@@ -190,7 +190,7 @@ def test_two_blocks_are_on_an_sm_with_four_loads_a_thread(dtype, width):
 WHERE, WORK, COUNTERS, OUT = (ARRAYS + (i << 20) for i in range(1, 5))
 
 
-@pytest.mark.parametrize("columns", [24, 40])
+@pytest.mark.parametrize("columns", [24, 48])
 @pytest.mark.parametrize("form", quick(["view"], FORMS))
 def test_the_last_block_of_a_tile_adds_up_what_all_have(form, columns):
     """The compiled kernel, executed: no block adds, reads or writes anything beside an array."""
