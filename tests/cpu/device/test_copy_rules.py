@@ -5,39 +5,68 @@ from types import SimpleNamespace
 import pytest
 
 from numba_tma import Swizzle, TensorMapType, Tile
+from numba_tma.backend.interface import Unknown
+from numba_tma.device.barrier import Barrier, PairBarrier
 from numba_tma.device.copy_rules import (
     check_copy,
     check_pair,
     check_reduction,
     check_rows,
     check_store,
+    require_map,
+    require_reduction,
+    require_tiled_map,
 )
+from numba_tma.device.shared import SharedTile
+from numba_tma.host.boxes import Copies
+from numba_tma.host.tensor_map import TensorMap
+from numba_tma.host.tensor_map_array import TensorMapArray
 from numba_tma.simulator import BadOperand
 
 TILE, BYTES, FOLDED = Tile((8, 32), "f32"), Tile((8, 64), "u8"), Tile((8, 256), "f16", Swizzle.B128)
 PACKED, UNPACKED = Tile((8, 128), "e2m1"), Tile((8, 128), "e2m1_unpacked")
 MAP, GATHER = TensorMapType(2, TILE), TensorMapType(2, TILE, mode="gather")
+IN_PARTS = TensorMapType(2, FOLDED, copies=Copies(FOLDED, (1, 1), fold=True))  # of 128 bytes
+SLICES = TensorMapType(4, Tile((1, 1, 8, 16), "u16", Swizzle.B32), interleave=32)
 GAPS = "rows have gaps"
+
+
+class Of(Unknown):
+    """An operand of a class, known at run time, with what the compiler knows of it."""
+
+    cls = None
+
+    def __init__(self, cls, **known):
+        vars(self).update(known, cls=cls)
+
+
+class Sequence:
+    shared_kind = "map"
 
 
 def at(*coordinates):
     return SimpleNamespace(elements=coordinates)
 
 
+def known_map(**known):
+    return Of(TensorMap, **{"mode": "tiled", "tile": TILE} | known)
+
+
 def store(tensor_map, *coordinates, what="TensorMap.store"):
     check_store(what, tensor_map, at(*coordinates))
 
 
-def copy(tensor_map, *coordinates, mode="tiled"):
-    check_copy("TensorMap.load", tensor_map, None, at(*coordinates), mode)
+def copy(tensor_map, *coordinates, mode="tiled", tile=None):
+    given = None if tile is None else Of(SharedTile, tile=tile)
+    check_copy("TensorMap.load", tensor_map, given, at(*coordinates), mode)
 
 
 def rows(numbers, column=0, what="gather", tensor_map=GATHER, tile=None):
     check_rows(f"TensorMap.{what}", tensor_map, tile, numbers, column)
 
 
-def pair(cta_group):
-    check_pair("TensorMap.load", None, cta_group)
+def pair(cta_group, barrier=Barrier):
+    check_pair("TensorMap.load", Of(barrier), cta_group)
 
 
 EIGHT, MINUS = (0,) * 8, (0, 0, 0, -1, 0, 0, 0, 0)
@@ -76,6 +105,60 @@ RULES = {
     "a map of other copies": (
         lambda: copy(MAP, 0, 0, mode="im2col"), "a tiled one",
         lambda: copy(TensorMapType(2, TILE, mode="im2col"), 0, 0, mode="im2col"),
+    ),
+    "parts are moved whole": (
+        lambda: copy(IN_PARTS, 0, 32), "coordinate is 32; a map with fold=True moves parts of 64",
+        lambda: copy(IN_PARTS, 32, 64), lambda: copy(TensorMapType(2, FOLDED), 0, 32),
+    ),
+    "slices have no coordinate of their own": (
+        lambda: copy(SLICES, 0, 0, 0, 0), "4 coordinates for .*, which has rank 4",
+        lambda: copy(SLICES, 0, 0, 1),
+    ),
+    "whole numbers": (lambda: copy(MAP, 0.5, 0), "coords", lambda: copy(MAP, 1, 0)),
+    "the tile of the map's box": (
+        lambda: copy(MAP, 0, 0, tile=BYTES), "but the tile in shared memory is",
+        lambda: copy(MAP, 0, 0, tile=TILE),
+    ),
+    "one copy where the rank alone is known": (
+        lambda: copy(TensorMapType(2), 0, 0, tile=FOLDED), "takes 4 copies, but of",
+        lambda: copy(TensorMapType(2), 0, 0, tile=TILE),
+    ),
+    "two copies are not one": (
+        lambda: copy(TensorMapType(2), 0, 0, tile=Tile((8, 128), "f16", Swizzle.B128)),
+        "takes 2 copies",
+    ),
+    "the barrier of a pair": (
+        lambda: pair(None, PairBarrier), "has cta_group=1, whose barrier is in its own block",
+        lambda: pair(2, PairBarrier),
+    ),
+    "the operation is a literal": (
+        lambda: require_reduction("reduce", known_map(), Of(str)), "a literal such as 'add'",
+        lambda: require_reduction("reduce", known_map(), "add"),
+    ),
+    "the map's elements can be added": (
+        lambda: require_reduction("reduce", known_map(tile=BYTES), "add"), "u8",
+    ),
+    "the elements of a sequence, too": (
+        lambda: require_reduction(
+            "reduce", Of(Sequence, tensor_map=known_map(tile=BYTES)), "add"
+        ), "u8",
+    ),
+    "a map and not its array": (
+        lambda: require_map("load", Of(list)), "pass tensor_map.array, tile. to the kernel",
+        lambda: require_map("load", known_map()), lambda: require_map("load", 3),
+        lambda: require_map("load", Of(Sequence)),
+    ),
+    "one of several maps": (
+        lambda: require_map("load", Of(TensorMapArray)), "index it: give maps.i.",
+    ),
+    "a map of tiles": (
+        lambda: require_tiled_map("load", known_map(mode="gather"), "use gather"),
+        "load takes maps of tensor_map, not .*: use gather",
+        lambda: require_tiled_map("load", known_map(), "use gather"),
+        lambda: require_tiled_map("load", Of(Sequence), "use gather"),
+    ),
+    "a map of tiles and not its array": (
+        lambda: require_tiled_map("load", Of(list), "use gather"), "pass tensor_map.array, tile.",
     ),
     "a number for each row": (
         lambda: rows((0,) * 7), "7 row numbers for a tile of 8 rows",

@@ -11,7 +11,7 @@ from numba_tma.host import driver as _driver
 from numba_tma.host.arrays import Array
 from numba_tma.kernels.attention.backward import attention_backward
 from numba_tma.kernels.attention.backward import launch as module
-from numba_tma.kernels.attention.backward.plan import BackwardPlan
+from numba_tma.kernels.attention.backward.plan import BackwardPlan, plan_for
 from tests.cpu.host.test_launcher import device_array
 from tests.cpu.kernels.test_attention import array
 
@@ -144,6 +144,15 @@ def test_a_kernel_is_for_the_mask_and_the_order_that_a_call_names(gpu, causal, d
     assert gpu.launches[0].form[0].causal is causal
     problem, _, in_order = gpu.launches[1].form
     assert (problem.causal, in_order) == (causal, deterministic)
+
+
+@pytest.mark.parametrize(("batch", "kv_heads"), [(1, 2), (1, 8), (8, 1), (8, 8)])
+def test_the_plan_is_for_the_heads_of_all_sequences(gpu, batch, kv_heads):
+    called(batch, 512, 512, 4 * kv_heads, kv_heads, 64, causal=True)
+    problem, plan, _ = gpu.launches[1].form
+    chosen = plan_for(problem, 512, 512, batch * kv_heads, 4, 132)
+    assert (plan.stages, plan.heads_together) == (chosen.stages, chosen.heads_together)
+    assert gpu.launches[1].given[-5] == chosen.splits
 
 
 @pytest.mark.parametrize(("depth", "scale"), [(64, 0.125), (128, 128**-0.5)])
