@@ -12,6 +12,7 @@ from numba_tma.host.arrays import Array
 from numba_tma.kernels.attention.backward import attention_backward
 from numba_tma.kernels.attention.backward import launch as module
 from numba_tma.kernels.attention.backward.plan import BackwardPlan, plan_for
+from numba_tma.kernels.matmul import Config
 from tests.cpu.host.test_launcher import device_array
 from tests.cpu.kernels.test_attention import array
 
@@ -130,6 +131,28 @@ def test_each_array_and_number_has_its_place(gpu, case, splits):
             *(split_dk, split_dv, at["dk"], strides["dk"], at["dv"], strides["dv"]),
             *(batch * kv_heads * keys, keys, kv_heads, splits),
         )
+
+
+@pytest.mark.parametrize(
+    ("plan", "error", "text"),
+    [
+        (BackwardPlan(splits=3), ValueError, "splits divides the 4 heads of q that share a head"),
+        (Config(), TypeError, r"attention_backward\(plan=Config"),
+    ],
+)
+def test_a_plan_that_is_for_other_heads_or_functions(gpu, plan, error, text):
+    with pytest.raises(error, match=text):
+        called(1, 64, 64, 4, 1, 64, plan=plan)
+    assert not gpu.launches
+
+
+def test_gradients_lie_beside_what_is_read(gpu):
+    dout, q, k, v, out, *gradients = (array((1, 64, 4, 64), np.float16) for _ in range(8))
+    lse = array((1, 4, 64), np.float32)
+    for name in ("dq", "dk", "dv"):
+        given = dict(zip(("dq", "dk", "dv"), gradients)) | {name: k}
+        with pytest.raises(ValueError, match=f"{name}.* shares memory"):
+            attention_backward(dout, q, k, v, out, lse, **given)
 
 
 @pytest.mark.parametrize("batch", [0, 1, 2])
