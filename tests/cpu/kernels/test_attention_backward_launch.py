@@ -120,7 +120,8 @@ def test_each_array_and_number_has_its_place(gpu, case, splits):
     assert numbers == [queries, keys, kv_heads, batch, group // splits, splits, split_dk, split_dv]
     assert scale == np.float32(0.5) and per_power_of_2 == np.float32(0.5 / math.log(2))
 
-    assert [of if of == depth else of.name for of in finish.form] == ["f16", depth]
+    for launch in (finish, *add):
+        assert [of if of == depth else of.name for of in launch.form] == ["f16", depth]
     assert finish.grid == (parts, 256)
     assert finish.given == (sums, at["dq"], strides["dq"], queries, heads, steps, np.float32(0.5))
 
