@@ -391,6 +391,9 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("copy/grouped/kernel.py", "Any one thread may do it."): ["issues = cuda.threadIdx.x == 1"],
     ("copy/kernel.py", "Any one thread may do it."): ["if cuda.threadIdx.x == 1:"],
     ("pointwise/kernel.py", "Any one thread may do it."): ["if thread == 1:"],
+    ("transpose/kernel.py", "Aligned rows begin no element after a sector."): [
+        "of_a_sector = np.uint32(max(2, halo) - 1)",
+    ],
     ("transpose/kernel.py", "Any one thread may do it."): ["if thread == 1:", "elif thread == 1:"],
     ("matmul/choice.py", "Nine rows, too, are 16 where they are padded to eights."): [
         "steps = (8, 16) if cluster > 1 and few > 9 else (8,)",

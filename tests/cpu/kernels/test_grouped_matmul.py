@@ -1,14 +1,18 @@
 """The grouped matmul without a GPU: its kernels in registers, its launches, its messages."""
 
+import itertools
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.matmul import grouped as module
 from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.choice import ROW_CLUSTERS, MatmulProblem
 from numba_tma.kernels.matmul.grouped import grouped_matmul
 from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
-from numba_tma.kernels.matmul.plan import Config
+from numba_tma.kernels.matmul.plan import Config, StreamKConfig, SwappedConfig
 from numba_tma.tools.testing import compile_ptx
 from tests.cpu.kernels.test_matmul_host import BF16, E4M3, Array
 from tests.cpu.kernels.test_matmul_host import gpu as gpu
@@ -112,6 +116,54 @@ def test_the_usual_group_has_an_equal_share_of_the_rows(grouped, monkeypatch, m,
     grouped_matmul(*operands(m, 512, 256, groups))
     rows = max(1, -(-m // groups))
     assert asked == [(ROW_CLUSTERS, MatmulProblem(rows, 512, 256, groups, 2, 2, False), 132)]
+
+
+@pytest.mark.parametrize("config", [Config(64, 128), Config(128, 256, 2), Config(128, 64, 4)])
+@pytest.mark.parametrize(("rows", "groups", "n"), [(1, 1, 8), (128, 3, 256), (700, 2, 264)])
+def test_no_more_blocks_than_tiles_of_any_groups(grouped, rows, groups, n, config):
+    """Rows of each group, of which all may end within a tile; a cluster has its tiles together."""
+    height, across = config.m * config.cluster, -(-n // config.n)
+    resident = 132 // config.cluster
+    a, b, sizes, out = operands(rows * groups, n, 64, groups)
+    grouped_matmul(a, b, sizes, out, config=config)
+    most = (rows * groups // height + groups) * across
+    apart = Array(1, (groups, rows, 64)), b, sizes, Array(4, (groups, rows, n), BF16)
+    grouped_matmul(*apart, config=config)
+    exact = groups * -(-rows // height) * across
+    wanted = [min(resident, tiles) * config.cluster for tiles in (most, exact)]
+    assert [launch[1] for launch in grouped.launches] == wanted
+    steps = [(launch[3][3].tile_columns, launch[3][3].steps) for launch in grouped.launches]
+    assert steps == [(across, 1)] * 2
+
+
+TYPES = ("bf16", "f16", "e4m3", "e5m2", "f32")
+OUTS = {"bf16": "bf16 f32 f16", "f16": "f16 f32 bf16", "e4m3": "bf16 f16 f32"}
+
+
+@pytest.mark.parametrize(("left", "right"), [*itertools.product(TYPES, repeat=2)])
+def test_which_types_are_multiplied_and_stored(left, right):
+    """Those of one width and kind; the first result is the one that is not named."""
+    eights = {left, right} <= {"e4m3", "e5m2"}
+    outs = OUTS.get("e4m3" if eights else left, "").split() if eights or left == right else []
+    a, b = (
+        SimpleNamespace(dtype=as_dtype(kind), shape=shape)
+        for kind, shape in ((left, (8, 64)), (right, (2, 64, 16)))
+    )
+    taken = []
+    for name in TYPES:
+        try:
+            taken.append(module._result(a, b, as_dtype(name))[1].name)
+        except ValueError:
+            continue
+    assert set(taken) == set(outs) and len(taken) == len(outs)
+    if outs:
+        assert module._result(a, b, None) == ((8, 16), as_dtype(outs[0]))
+
+
+@pytest.mark.parametrize("config", [StreamKConfig(), SwappedConfig(), 3, "fast"])
+def test_a_configuration_of_another_kind(grouped, config):
+    with pytest.raises(TypeError, match=r"grouped_matmul\(\): config is .*; it is a Config, from"):
+        grouped_matmul(*operands(100, 512, 256, 5), config=config)
 
 
 def test_nothing_is_launched_for_nothing(grouped):
