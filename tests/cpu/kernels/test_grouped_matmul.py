@@ -97,6 +97,16 @@ def test_ends_and_scales(grouped):
     assert groups.scales.shape == (20,) and alpha == 0.5
 
 
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_results_are_scaled_only_if_a_factor_is_given(grouped, alpha, scaled):
+    scales = Array(5, (5,), F4) if scaled else None
+    grouped_matmul(*operands(100, 512, 256, 5), scales=scales, alpha=alpha)
+    *_, (kernel, _, _, (*_, groups, _, given)) = grouped.launches
+    assert kernel[0].epilogue.alpha == (scaled or alpha != 1) and given == alpha
+    assert kernel[3] == scaled and (scaled or groups.scales == 0)
+
+
 def test_threads_store_what_tma_would_not(grouped):
     grouped_matmul(*operands(100, 511, 256, 5))
     (*_, (_, _, _, arguments)) = grouped.launches
@@ -118,8 +128,8 @@ def test_the_usual_group_has_an_equal_share_of_the_rows(grouped, monkeypatch, m,
     assert asked == [(ROW_CLUSTERS, MatmulProblem(rows, 512, 256, groups, 2, 2, False), 132)]
 
 
-@pytest.mark.parametrize("config", [Config(64, 128), Config(128, 256, 2), Config(128, 64, 4)])
-@pytest.mark.parametrize(("rows", "groups", "n"), [(1, 1, 8), (128, 3, 256), (700, 2, 264)])
+@pytest.mark.parametrize("config", [Config(64, 128), Config(128, 256, 2), Config(128, 64)])
+@pytest.mark.parametrize(("rows", "groups", "n"), [(1, 1, 8), (128, 3, 256), (9000, 2, 264)])
 def test_no_more_blocks_than_tiles_of_any_groups(grouped, rows, groups, n, config):
     """Rows of each group, of which all may end within a tile; a cluster has its tiles together."""
     height, across = config.m * config.cluster, -(-n // config.n)
@@ -194,6 +204,8 @@ def test_mistakes(grouped):
     )
     fails(r"out has shape \(512, 100\)", a, b, sizes, out.T)
     fails("its last axis must be contiguous and its rows", Array(1, (256, 100)).T, b, sizes, out)
+    fails("out shares memory with a", a, b, sizes, Array(1, (100, 512), BF16))
+    fails("out shares memory with group_sizes", a, b, sizes, Array(3, (100, 512), BF16))
     fails("out is i32, but products of bf16 and bf16", a, b, sizes, out_dtype="i32")
     fails("config has splits=2: use splits=1", a, b, sizes, out, config=Config(splits=2))
     fails("config has across=2: use across=1", a, b, sizes, out, config=Config(across=2))
