@@ -134,6 +134,13 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("numba_tma/device/races.py", "if u32(mixed >> 29) == 1:"): (
         "Each value of three mixed bits chooses one event in eight."
     ),
+    ("numba_tma/device/races.py", "mixed = u32(u32(mixed ^ mixed >> 16) * u32(2246822519))"): (
+        "Bits that are mixed otherwise are as good."
+    ),
+    (
+        "numba_tma/pipeline/circular_handle.py",
+        "self.waited = u32((1 >> self.pipeline.num_full) - 1)",
+    ): "All bits are set then, of which those of full barriers are read.",
     ("numba_tma/pipeline/circular_handle.py", "if in_flight >= 0:"): (
         "With none in flight at most one stage is held: the oldest one is the current one."
     ),
@@ -369,9 +376,24 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("attention/transpose_v/kernel.py", "Each diagonal of both kinds has every bank once."): [
         "down, across = i % DOWN, (i % DOWN - i // DOWN) % ACROSS",
     ],
+    ("rows/kernel.py", "Nothing reads the row and the rank of a slot."): [
+        "return RowPlace(at.rank, at.row, at.thread, begin, at.thread, limit)",
+    ],
+    ("rows/kernel.py", "The bytes of a bulk copy are a multiple of 16."): [
+        "if k < num_rows and nbytes > 1:",
+    ],
+    ("copy/grouped/kernel.py", "Rows and tiles are multiples of 16 bytes."): [
+        "across = (columns + tile_columns - 2) // tile_columns",
+    ],
+    ("copy/kernel.py", "Chunks are multiples of 16 bytes, which leave none at their end."): [
+        "if start + BYTES > nbytes and nbytes % 16 > cuda.threadIdx.x:",
+    ],
     ("copy/grouped/kernel.py", "Any one thread may do it."): ["issues = cuda.threadIdx.x == 1"],
     ("copy/kernel.py", "Any one thread may do it."): ["if cuda.threadIdx.x == 1:"],
     ("pointwise/kernel.py", "Any one thread may do it."): ["if thread == 1:"],
+    ("transpose/kernel.py", "Aligned rows begin no element after a sector."): [
+        "of_a_sector = np.uint32(max(2, halo) - 1)",
+    ],
     ("transpose/kernel.py", "Any one thread may do it."): ["if thread == 1:", "elif thread == 1:"],
     ("matmul/choice.py", "Nine rows, too, are 16 where they are padded to eights."): [
         "steps = (8, 16) if cluster > 1 and few > 9 else (8,)",

@@ -31,6 +31,21 @@ def test_one_warp_allocates_and_frees():
     assert (report.warnings, report.spill_stores, report.stack_frame) == ((), 0, 0)
 
 
+def test_the_blocks_of_a_pair_wait_for_each_other():
+    """Neither reads the address, or frees the columns, before both have come."""
+    PAIR = tma.TensorMemory(64, cta_group=2)
+
+    @tma.cluster(2)
+    def kernel():
+        PAIR.start().close()
+
+    text = compile_ptx(kernel, (), cc=SM_100A)
+    steps = re.findall(r"tcgen05\.(\w+)|barrier\.cluster\.(\w+)|(ld\.shared)", text)
+    meeting = ["fence", "arrive", "wait", "fence"]
+    alloc = ["alloc", "relinquish_alloc_permit", *meeting, "ld.shared"]
+    assert [a or b or c for a, b, c in steps] == [*alloc, *meeting, "dealloc"]
+
+
 def test_operands_are_packed_by_two_conversions():
     text = compile_ptx(packed.py_func, (MATRIX, MATRIX), cc=SM_100A)
     assert len(re.findall(r"cvt\.rn\.bf16x2\.f32", text)) == 2

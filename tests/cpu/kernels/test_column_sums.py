@@ -190,28 +190,37 @@ def test_two_blocks_are_on_an_sm_with_four_loads_a_thread(dtype, width):
 WHERE, WORK, COUNTERS, OUT = (ARRAYS + (i << 20) for i in range(1, 5))
 
 
+@pytest.mark.parametrize("columns", [24, 48])
 @pytest.mark.parametrize("form", quick(["view"], FORMS))
-def test_the_last_block_of_a_tile_adds_up_what_all_have(form):
-    """The compiled kernel, executed: no block adds anything that lies beside a row."""
-    rows, columns, itemsize = 19, 24, 2
+def test_the_last_block_of_a_tile_adds_up_what_all_have(form, columns):
+    """The compiled kernel, executed: no block adds, reads or writes anything beside an array."""
+    rows, itemsize, tiles, groups = 41, 2, 1 + (columns > 24), 2
     x = matrix(rows, columns, form=form)
     (pitch, _), start = x.strides, x.address % 256
     width = 16 if form == "aligned" else UNALIGNED
     sizes = ColumnSizes(
         begin=WHERE + start, end=WHERE + start + x.span, rows=rows, columns=columns,
-        across=4, down=4, tile_columns=24, tiles=1, groups=2, packed=1,
+        across=4, down=4, tile_columns=24, tiles=tiles, groups=groups, packed=1,
     )  # fmt: skip
-    assert sizes.down * sizes.groups * pitch % 16 == 0  # the rows of a part begin alike
+    assert sizes.down * groups * pitch % 16 == 0  # the rows of a part begin alike
     values = np.random.default_rng(0).integers(-9, 9, (rows, columns)).astype(np.float16)
     memory = np.full(start // itemsize + rows * pitch // itemsize + 8, np.nan, np.float16)
     for row, elements in enumerate(values):
         memory[(start + row * pitch) // itemsize :][:columns] = elements
     kernel = kernels.column_sums_kernel(x.dtype, width, as_dtype("f32"))
     given = WHERE + start, pitch, *sizes, WORK, COUNTERS, OUT
-    machine = Machine(compile_ptx(kernel, COLUMN_SUMS), *given, block=(THREADS, 1, 1))
+    blocks = tiles * groups
+    machine = Machine(
+        compile_ptx(kernel, COLUMN_SUMS), *given, block=(THREADS, 1, 1), grid=(blocks, 1, 1)
+    )
     machine.poke(WHERE, memory.tobytes())
-    for block in (1, 0):
+    ranges = [(sizes.begin, sizes.end), (WORK, WORK + 4 * 24 * blocks)]
+    ranges += [(COUNTERS, COUNTERS + 4 * tiles), (OUT, OUT + 4 * columns)]
+    for block in reversed(range(blocks)):
         machine.run_together(range(64), (block, 0, 0))  # the others have neither rows nor sums
+        for kind, at, nbytes in machine.accesses:
+            if "global" in kind and at >= WHERE:
+                assert any(begin <= at <= end - nbytes for begin, end in ranges), (kind, at)
     found = np.frombuffer(machine.peek(OUT, 4 * columns), np.float32)
     np.testing.assert_array_equal(found, values.astype(np.float32).sum(0))
-    assert not any(machine.peek(COUNTERS, 4))
+    assert not any(machine.peek(COUNTERS, 4 * tiles))

@@ -1,14 +1,18 @@
 """The grouped matmul without a GPU: its kernels in registers, its launches, its messages."""
 
+import itertools
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.matmul import grouped as module
 from numba_tma.kernels.matmul.arguments import Epilogue
 from numba_tma.kernels.matmul.choice import ROW_CLUSTERS, MatmulProblem
 from numba_tma.kernels.matmul.grouped import grouped_matmul
 from numba_tma.kernels.matmul.grouped_kernel import grouped_kernel
-from numba_tma.kernels.matmul.plan import Config
+from numba_tma.kernels.matmul.plan import Config, StreamKConfig, SwappedConfig
 from numba_tma.tools.testing import compile_ptx
 from tests.cpu.kernels.test_matmul_host import BF16, E4M3, Array
 from tests.cpu.kernels.test_matmul_host import gpu as gpu
@@ -93,6 +97,16 @@ def test_ends_and_scales(grouped):
     assert groups.scales.shape == (20,) and alpha == 0.5
 
 
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_results_are_scaled_only_if_a_factor_is_given(grouped, alpha, scaled):
+    scales = Array(5, (5,), F4) if scaled else None
+    grouped_matmul(*operands(100, 512, 256, 5), scales=scales, alpha=alpha)
+    *_, (kernel, _, _, (*_, groups, _, given)) = grouped.launches
+    assert kernel[0].epilogue.alpha == (scaled or alpha != 1) and given == alpha
+    assert kernel[3] == scaled and (scaled or groups.scales == 0)
+
+
 def test_threads_store_what_tma_would_not(grouped):
     grouped_matmul(*operands(100, 511, 256, 5))
     (*_, (_, _, _, arguments)) = grouped.launches
@@ -112,6 +126,54 @@ def test_the_usual_group_has_an_equal_share_of_the_rows(grouped, monkeypatch, m,
     grouped_matmul(*operands(m, 512, 256, groups))
     rows = max(1, -(-m // groups))
     assert asked == [(ROW_CLUSTERS, MatmulProblem(rows, 512, 256, groups, 2, 2, False), 132)]
+
+
+@pytest.mark.parametrize("config", [Config(64, 128), Config(128, 256, 2), Config(128, 64)])
+@pytest.mark.parametrize(("rows", "groups", "n"), [(1, 1, 8), (128, 3, 256), (9000, 2, 264)])
+def test_no_more_blocks_than_tiles_of_any_groups(grouped, rows, groups, n, config):
+    """Rows of each group, of which all may end within a tile; a cluster has its tiles together."""
+    height, across = config.m * config.cluster, -(-n // config.n)
+    resident = 132 // config.cluster
+    a, b, sizes, out = operands(rows * groups, n, 64, groups)
+    grouped_matmul(a, b, sizes, out, config=config)
+    most = (rows * groups // height + groups) * across
+    apart = Array(1, (groups, rows, 64)), b, sizes, Array(4, (groups, rows, n), BF16)
+    grouped_matmul(*apart, config=config)
+    exact = groups * -(-rows // height) * across
+    wanted = [min(resident, tiles) * config.cluster for tiles in (most, exact)]
+    assert [launch[1] for launch in grouped.launches] == wanted
+    steps = [(launch[3][3].tile_columns, launch[3][3].steps) for launch in grouped.launches]
+    assert steps == [(across, 1)] * 2
+
+
+TYPES = ("bf16", "f16", "e4m3", "e5m2", "f32")
+OUTS = {"bf16": "bf16 f32 f16", "f16": "f16 f32 bf16", "e4m3": "bf16 f16 f32"}
+
+
+@pytest.mark.parametrize(("left", "right"), [*itertools.product(TYPES, repeat=2)])
+def test_which_types_are_multiplied_and_stored(left, right):
+    """Those of one width and kind; the first result is the one that is not named."""
+    eights = {left, right} <= {"e4m3", "e5m2"}
+    outs = OUTS.get("e4m3" if eights else left, "").split() if eights or left == right else []
+    a, b = (
+        SimpleNamespace(dtype=as_dtype(kind), shape=shape)
+        for kind, shape in ((left, (8, 64)), (right, (2, 64, 16)))
+    )
+    taken = []
+    for name in TYPES:
+        try:
+            taken.append(module._result(a, b, as_dtype(name))[1].name)
+        except ValueError:
+            continue
+    assert set(taken) == set(outs) and len(taken) == len(outs)
+    if outs:
+        assert module._result(a, b, None) == ((8, 16), as_dtype(outs[0]))
+
+
+@pytest.mark.parametrize("config", [StreamKConfig(), SwappedConfig(), 3, "fast"])
+def test_a_configuration_of_another_kind(grouped, config):
+    with pytest.raises(TypeError, match=r"grouped_matmul\(\): config is .*; it is a Config, from"):
+        grouped_matmul(*operands(100, 512, 256, 5), config=config)
 
 
 def test_nothing_is_launched_for_nothing(grouped):
@@ -142,6 +204,8 @@ def test_mistakes(grouped):
     )
     fails(r"out has shape \(512, 100\)", a, b, sizes, out.T)
     fails("its last axis must be contiguous and its rows", Array(1, (256, 100)).T, b, sizes, out)
+    fails("out shares memory with a", a, b, sizes, Array(1, (100, 512), BF16))
+    fails("out shares memory with group_sizes", a, b, sizes, Array(3, (100, 512), BF16))
     fails("out is i32, but products of bf16 and bf16", a, b, sizes, out_dtype="i32")
     fails("config has splits=2: use splits=1", a, b, sizes, out, config=Config(splits=2))
     fails("config has across=2: use across=1", a, b, sizes, out, config=Config(across=2))

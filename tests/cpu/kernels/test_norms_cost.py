@@ -3,14 +3,15 @@
 import pytest
 
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.kernels.rows.backward import backward_kernel
 from numba_tma.kernels.rows.launching import kernel_for
 from numba_tma.kernels.rows.layernorm import LAYERNORM
-from numba_tma.kernels.rows.plan import PLANS, RowOptions, RowPlan, plan_for
+from numba_tma.kernels.rows.plan import PLANS, RowOptions, RowPlan, plan_for, share_of
 from numba_tma.kernels.rows.reductions import ROW_MAX, ROW_SUM
 from numba_tma.kernels.rows.rmsnorm import RMSNORM
 from numba_tma.kernels.rows.softmax import LOG_SOFTMAX, SOFTMAX
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
-from tests.kernels.shipped_kernels import EVERYTHING, RESIDUAL, ROWS
+from tests.kernels.shipped_kernels import EVERYTHING, RESIDUAL, ROWS, SHIPPED
 
 OPTIONS = {
     RMSNORM: RowOptions(weight=True),
@@ -75,6 +76,15 @@ def test_staged_rows_are_read_from_shared_memory_twice(cluster):
     assert not any("ld.global" in i for i in found)
     assert sum("ld.shared.v4.u32" in i for i in found) == 2 * 4  # 32 KB / (16 B * 512 threads)
     assert sum("st.global.v4" in i for i in found) == 4
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_only_blocks_of_a_cluster_ask_for_their_rank_in_gradients(cluster):
+    plan, (_, signature) = RowPlan(32, 1, cluster), SHIPPED["layernorm_backward"]
+    share = share_of(512, 1, as_dtype("bf16"), 16, plan)
+    kernel = backward_kernel(share, plan, centred=False, weighted=False, sums=0)
+    asks = [i for i in instructions(compile_ptx(kernel, signature)) if "%cluster" in i]
+    assert (cluster > 1) == bool(asks), asks
 
 
 @pytest.mark.parametrize("slot", [0, 16384])

@@ -35,3 +35,14 @@ def test_tiles_have_8_kib_for_the_widest(monkeypatch, shapes, dtype, tile, block
         np.testing.assert_array_equal(out[:, : x.shape[1]], x)
         assert (out[:, x.shape[1] :] == 0).all()
     assert [found.shape for found in tiles] == [tile] and launches == [(blocks, 32)]
+
+
+@pytest.mark.parametrize("columns", [252, 256, 260, 508, 512, 516])
+def test_rows_end_anywhere_in_a_tile(columns):
+    """A tile is at most 256 columns wide, as wide as a box."""
+    x = [np.arange(rows * 520, dtype=np.float32).reshape(rows, 520) for rows in (9, 3)]
+    outs = [np.full((len(one), 524), -1, np.float32) for one in x]
+    grouped_copy([one[:, :columns] for one in x], [out[:, :columns] for out in outs])
+    for one, out in zip(x, outs):
+        np.testing.assert_array_equal(out[:, :columns], one[:, :columns])
+        assert (out[:, columns:] == -1).all()

@@ -86,10 +86,46 @@ def check_all(x, plan=None):
     close(log_softmax(x, plan=plan), want, dtype)
 
 
+@pytest.fixture
+def bulk_loads(monkeypatch):
+    """Note bulk copies from global memory: (address, bytes)."""
+    loads, load = [], ptx.cp_async_bulk_load
+
+    def noted(destination, source, nbytes, *others):
+        loads.append((int(source), int(nbytes)))
+        load(destination, source, nbytes, *others)
+
+    monkeypatch.setattr(ptx, "cp_async_bulk_load", noted)
+    return loads
+
+
 @by_plan("part of a warp", "cluster, bulk", "cluster 2, staged")
 def test_every_regime(plan):
     simulator.seed(1)
     check_all(values((3, 304)), plan)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_every_regime_with_all_that_a_kernel_may_read_and_write(plan, bulk_loads):
+    """Five rows, so that the last block of several has one."""
+    rng = np.random.default_rng(4)
+    x, residual = (rng.integers(-8, 9, (5, 268)).astype(np.float32) for _ in range(2))
+    weight, bias, sums = values(268, seed=1), values(268, seed=2), np.zeros_like(x)
+    mean, rstd = statistics = np.full((2, 8), 7, np.float32)
+    given = {"residual": residual, "residual_out": sums, "mean": mean[:5], "rstd": rstd[:5]}
+    got = layernorm(x, weight, bias, plan=plan, **given)
+    exact = x + residual
+    want = exact_layernorm(exact, weight, bias)
+    close(got, want, np.float32, np.abs(want - bias) + np.abs(bias))
+    np.testing.assert_array_equal(sums, exact)
+    close(mean[:5], exact.mean(axis=-1, dtype=np.float64), np.float32)
+    close(rstd[:5], 1 / np.sqrt(exact.astype(np.float64).var(axis=-1) + 1e-5), np.float32)
+    assert (statistics[:, 5:] == 7).all()
+    read = (x, residual) if plan.slot else (x,)
+    for array in read if plan.bulk else ():
+        inside = [n for at, n in bulk_loads if 0 <= at - array.ctypes.data <= array.nbytes - n]
+        assert sum(inside) == array.nbytes  # each byte once
+    assert sum(n for _, n in bulk_loads) == plan.bulk * len(read) * x.nbytes
 
 
 @pytest.mark.parametrize(
@@ -130,16 +166,11 @@ def test_staged_rows_of_any_length(cluster, columns):
     )
 
 
-def test_nothing_behind_a_staged_row_is_read(monkeypatch):
-    x, loads, load = values((2, 68)), [], ptx.cp_async_bulk_load
-
-    def noted(destination, source, nbytes, *others):
-        loads.append((int(source) - x.ctypes.data, int(nbytes)))
-        load(destination, source, nbytes, *others)
-
-    monkeypatch.setattr(ptx, "cp_async_bulk_load", noted)
+def test_nothing_behind_a_staged_row_is_read(bulk_loads):
+    x = values((2, 68))
     softmax(x, plan=RowPlan(32, 1, 8, bulk=True, slot=512))
     parts = [(at, min(48, 272 - at)) for at in range(0, 272, 48)]  # of 6 blocks; 2 have none
+    loads = [(at - x.ctypes.data, nbytes) for at, nbytes in bulk_loads]
     assert sorted(loads) == parts + [(272 + at, nbytes) for at, nbytes in parts]
 
 
