@@ -55,6 +55,23 @@ def test_every_other_instruction_is_plain_or_a_form(file):
 # -------------------------------------------------------------------------- operands
 
 
+@pytest.mark.parametrize("row", ptx.TABLE.values(), ids=lambda row: row.name)
+def test_the_syntax_of_a_row_is_the_text_of_its_forms(row):
+    """With braces around what may be left out, and each choice by its name in angle brackets."""
+    names = {*row.operands, *re.findall(r"\{(\w+)\}", row.template)}
+    optional = {name for name in names if row.is_optional(name)}
+    for form in [next(row.combinations()), *row.forms()]:
+        operands = {n: str(form.choices.get(n, n)) for n in names}
+        shown = row.syntax.replace("Nd", f"{form.rank}d")
+        for name, choice in operands.items():
+            shown = shown.replace(f"<{name}>", choice)
+        everything = row.text(operands, optional, form.rank).rstrip(";").strip()
+        assert re.sub(r"[{}]", "", shown) == re.sub(r"[{}]", "", everything)
+        if "{" not in everything:  # PTX has braces around vectors, too
+            some = row.text(operands, set(), form.rank).rstrip(";").strip()
+            assert re.sub(r"\{[^{}]*\}", "", shown).strip() == some
+
+
 def test_optional_operands_have_one_order():
     ends = {tuple(n for n, d in row.defaults.items() if d is None) for row in ptx.TABLE.values()}
     assert ("cache_hint", "multicast") in ends and ("multicast", "cache_hint") not in ends
