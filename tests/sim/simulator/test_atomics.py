@@ -57,12 +57,13 @@ def test_an_operation_races_with_plain_accesses_to_its_element_alone(name):
         if cuda.threadIdx.x == 0:
             call(name, array, own, given)
         else:
-            array[i, j] = 1
+            array[i, j] = 4
 
     for index in np.ndindex(2, 3):
+        array = np.full((2, 3), 5, np.uint32)
         with sim.global_races():
             if index == own:
                 with pytest.raises(sim.DataRace):
-                    kernel[1, 2](np.zeros((2, 3), np.uint32), *index)
+                    kernel[1, 2](array, *index)
             else:
-                kernel[1, 2](np.zeros((2, 3), np.uint32), *index)
+                kernel[1, 2](array, *index)
