@@ -113,6 +113,30 @@ def test_a_vector_has_as_many_elements_as_its_kind_says(kind, choices, vector):
     assert vector_of(kind, choices) == vector
 
 
+# ---------------------------------------------------------------- what compilers may move
+
+#: Instructions of other threads too, although their text does not say it.
+CONVERGENT = {"barrier_cluster_arrive", "barrier_cluster_wait", "activemask", "barrier_arrive"}
+
+
+def test_instructions_that_threads_execute_together_are_convergent():
+    found = {name for name, row in ptx.TABLE.items() if row.convergent}
+    together = re.compile(r"\.(sync|aligned)\b")
+    assert found == CONVERGENT | {n for n, r in ptx.TABLE.items() if together.search(r.template)}
+
+
+#: Results that differ from one call to the next, or from one place in a kernel to another.
+CHANGING = {"warpid", "smid", "clock64", "globaltimer", "elect_sync", "activemask"}
+
+
+def test_results_of_operands_alone_are_pure():
+    """Those of memory, in brackets, are not; a policy of a range of addresses reads none."""
+    of_operands = {n for n, row in ptx.TABLE.items() if row.returns != "None"} - CHANGING
+    found = {name for name, row in ptx.TABLE.items() if row.pure}
+    in_memory = {n for n in of_operands if "[" in ptx.TABLE[n].template} - {"createpolicy_range"}
+    assert found == of_operands - in_memory
+
+
 # -------------------------------------------------------------- the comparison itself
 
 

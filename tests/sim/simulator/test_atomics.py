@@ -1,4 +1,4 @@
-"""``cuda.atomic`` in kernels: what each operation does, to which element, and what it races with."""
+"""``cuda.atomic`` in kernels: what each operation does, and what it races with."""
 
 import numpy as np
 import pytest
