@@ -21,6 +21,7 @@ FAMILIES = [
 ]  # fmt: skip
 TYPES = [*set().union(*(names for names, _ in FAMILIES)), "f64", "i32", "u16", "e2m3"]
 SPANS = {Swizzle.B32: 32, Swizzle.B64: 64, Swizzle.B128: 128}
+WHAT = {"a": "rows of A", "b": "columns of B"}
 UNITS = {"a": 64, "b": 16}  # rows of A of a warpgroup; columns of B that one ldmatrix_x4 loads
 
 
@@ -32,7 +33,7 @@ def part(side, dtype="bf16", rows=64):
 def test_a_part_has_whole_units_of_rows_in_as_many_registers_as_its_bytes_take(side):
     for rows in range(-64, 400):
         if rows % UNITS[side] or not 0 < rows <= 256:
-            with pytest.raises(ValueError, match=f"rows is {rows}; .*s of {UNITS[side]}, up to 25"):
+            with pytest.raises(ValueError, match=f"rows is {rows}; .* loads {WHAT[side]} in multiples of {UNITS[side]}, up to 256"):
                 part(side, rows=rows)
         else:
             threads = 128 if side == "a" else 32  # each warp holds all of B
