@@ -1,4 +1,4 @@
-"""The rules of im2col maps one by one, on both sides of each bound, with the axis and the repair."""
+"""The rules of im2col maps one by one, on both sides of each bound, with axis and repair."""
 
 import itertools
 
