@@ -40,6 +40,14 @@ def read(i, **more):
     return step(Kind.READ, place(i), NBYTES, **more)
 
 
+def in_clusters(blocks, counts):
+    """Return a log that initialises barriers, whose cluster then meets."""
+    log = [step(Kind.INIT, address, n, rank=r) for r in range(blocks) for address, n in counts]
+    every = list(itertools.product(range(blocks), (0, 1)))
+    log += [step(Kind.CLUSTER_ARRIVE, 0, 0, 0xFFFFFFFF, rank=r, warp=w) for r, w in every]
+    return log + [step(Kind.CLUSTER_WAITED, rank=r, warp=w) for r, w in every]
+
+
 QUEUES = {
     "bulk copies": (Kind.SOURCE, Kind.COMMIT, Kind.DRAINED),
     "products": (Kind.PRODUCT, Kind.PRODUCT_COMMIT, Kind.PRODUCT_DRAINED),
@@ -81,10 +89,7 @@ def test_a_wait_for_groups_of_cp_async_is_for_the_first_ones():
 def test_a_multicast_lands_in_the_blocks_of_its_mask(mask):
     """In its own block without one. Who waits in its block may read."""
     into = [rank for rank in range(3) if mask >> rank & 1] or [1]
-    log = [step(Kind.INIT, BAR, 1, rank=rank) for rank in range(3)]
-    for rank in range(3):
-        log += [step(Kind.CLUSTER_ARRIVE, 0, 0, 0xFFFFFFFF, rank=rank)]
-    log += [step(Kind.CLUSTER_WAITED, rank=rank) for rank in range(3)]
+    log = in_clusters(3, [(BAR, 1)])
     log += [step(Kind.ARRIVE, BAR, 1, NBYTES, rank=rank) for rank in into]
     log += [step(Kind.LOAD, place(0), NBYTES, BAR, rank=1, mask=mask)]
     for rank in range(3):
@@ -95,8 +100,8 @@ def test_a_multicast_lands_in_the_blocks_of_its_mask(mask):
 
 
 def test_a_wait_learns_what_came_before_the_arrivals_of_its_phase():
-    init, meet = step(Kind.INIT, BAR, 1), [step(Kind.MEET, 0, 0, 0xFFFFFFFF, warp=w) for w in (0, 1)]
-    both = [init, *meet, step(Kind.MET, warp=0), step(Kind.MET, warp=1)]
+    meet = [step(Kind.MEET, 0, 0, 0xFFFFFFFF, warp=warp) for warp in (0, 1)]
+    both = [step(Kind.INIT, BAR, 1), *meet, step(Kind.MET, warp=0), step(Kind.MET, warp=1)]
     phases = [s for i in range(3) for s in (write(i), step(Kind.ARRIVE, BAR, 1))]
     for waits, i in itertools.product(range(4), range(3)):
         waited = [step(Kind.WAITED, BAR, phase & 1, warp=1) for phase in range(waits)]
@@ -107,13 +112,38 @@ def test_a_wait_learns_what_came_before_the_arrivals_of_its_phase():
             assert races == [expected] * bool(expected), (waits, i, end)
 
 
+@pytest.mark.parametrize("warp", [0, 1])
+def test_a_kernel_ends_after_its_copies(warp):
+    for groups, left in itertools.product(range(1, 4), range(4)):
+        bulk, small = [write(0, warp=warp), step(Kind.FENCE, warp=warp)], []
+        for group in range(groups):
+            bulk += [step(Kind.SOURCE, place(0), NBYTES, warp=warp), step(Kind.COMMIT, warp=warp)]
+            small += [
+                step(Kind.COPY, place(group), NBYTES, warp=warp),
+                step(Kind.COPY_COMMIT, warp=warp),
+            ]
+        for log, drained in ((bulk, Kind.DRAINED), (small, Kind.COPY_DRAINED)):
+            waits = step(drained, 0, left, warp=warp)
+            assert found(*log, waits, ended=True) == ["UnfinishedCopy"] * (left > 0)
+            assert found(*log, ended=True) == ["UnfinishedCopy"]
+            assert found(*log) == []
+
+
+def test_what_another_block_knows_is_not_known_to_the_block_that_ends():
+    log = in_clusters(3, [(BAR, 1), (OTHER, 1)])
+    log.append(step(Kind.ARRIVE, BAR, 1, at=1))
+    for rank in (0, 2):
+        learned = [step(Kind.ARRIVE, OTHER, 1, at=rank), step(Kind.WAITED, OTHER, 0, rank=rank)]
+        assert found(*log, *learned, blocks=3, ended=True) == ["MissingClusterSync"]
+    for warp in (0, 1):
+        waited = step(Kind.WAITED, BAR, 0, rank=1, warp=warp)
+        assert found(*log, waited, blocks=3, ended=True) == []
+
+
 @pytest.mark.parametrize("blocks", [2, 3])
 def test_a_block_waits_for_the_arrivals_of_its_peers_before_it_ends(blocks):
     """Its peers' barriers may be gone; its own are its own."""
-    log = [step(Kind.INIT, BAR, 2, rank=rank) for rank in range(blocks)]
-    log += [step(Kind.CLUSTER_ARRIVE, 0, 0, 0xFFFFFFFF, rank=r, warp=w)
-            for r in range(blocks) for w in (0, 1)]  # fmt: skip
-    log += [step(Kind.CLUSTER_WAITED, rank=r, warp=w) for r in range(blocks) for w in (0, 1)]
+    log = in_clusters(blocks, [(BAR, 2)])
     for at in range(blocks):
         arrives = step(Kind.ARRIVE, BAR, 1, at=at)
         missing = ["MissingClusterSync"] * (at != 0)
