@@ -21,6 +21,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("numba_tma/host/packed_rules.py", "if nbytes % (whole := dtype.nbytes(129)):"): (
         "129 elements of 4 or 6 bits take as many whole bytes as 128."
     ),
+    (
+        "numba_tma/host/warp_rules.py",
+        "if self.rows < unit or self.rows % unit or self.rows > 257:",
+    ): "257 rows are no multiple of a unit.",
     ("numba_tma/host/races.py", "UNTRACKED = 31  #: a write to another block's shared memory"): (
         "The kernel and the host take the last number of the enumeration from it alone."
     ),

@@ -164,6 +164,22 @@ def test_each_register_has_the_elements_that_ptx_says(layout):
 
 
 @pytest.mark.parametrize("layout", list(layouts()), ids=str)
+def test_ldmatrix_brings_each_register_its_halves(layout):
+    """Lane 8 i + j gives the address of row j of matrix i, which is register i of its group."""
+    lanes = np.arange(32)
+    for warp, step, group in np.ndindex(4, layout.k_steps, min(3, layout.part.groups)):
+        turn, apart = layout.moves(group, step)
+        given = (layout.lane_offset(lanes, warp) ^ turn) + apart
+        words = np.array([layout.word_addresses(lane, warp, step) for lane in lanes])
+        for i, half in np.ndindex(4, 2):
+            if layout.major == "K":
+                found = given[8 * i + lanes // 4] + 4 * (lanes % 4) + 2 * half
+            else:  # transposed
+                found = given[8 * i + 2 * (lanes % 4) + half] + 2 * (lanes // 4)
+            np.testing.assert_array_equal(found, words[:, 4 * group + i, half])
+
+
+@pytest.mark.parametrize("layout", list(layouts()), ids=str)
 def test_steps_and_units_of_rows(layout):
     rows, k = layout.tile.shape[-2:] if layout.major == "K" else layout.tile.shape[::-1]
     assert layout.k_steps == k * layout.tile.itemsize // 32
