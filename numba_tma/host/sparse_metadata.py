@@ -17,11 +17,10 @@ from numba_tma.host.dtypes import DType, as_dtype
 from numba_tma.host.host_only import host_only
 from numba_tma.host.layout import Tile
 
-#: Types of a sparse A, each with the bits of a stored element that decide where codes lie.
-SPARSE_TYPES = {
-    "f16": 16, "bf16": 16, "f32": 32, "tf32": 32, "i8": 8, "u8": 8, "e4m3": 8, "e5m2": 8,
-    "e3m2": 8, "e2m3": 8, "e2m1_unpacked": 8,
-}  # fmt: skip
+#: Types of a sparse A. The bits of an element in shared memory decide where codes lie.
+SPARSE_TYPES = (
+    "f16", "bf16", "f32", "tf32", "i8", "u8", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1_unpacked",
+)  # fmt: skip
 #: Bits of a row of A that one instruction reads.
 STORED_BITS = 256
 #: Lanes of tensor memory, and columns that one copy of 128x128b fills.
@@ -86,7 +85,7 @@ def check_stored(method: str, k: int, dtype: DTypeLike) -> DType:
 def metadata_columns(k: int, dtype: DType) -> int:
     """Return the columns of the metadata of `k` elements along K: whole copies of 4."""
     steps = k * dtype.shared_bits // (2 * STORED_BITS)
-    used = steps * step_columns(SPARSE_TYPES[dtype.name])
+    used = steps * step_columns(dtype.shared_bits)
     return -(-used // COPIED_COLUMNS) * COPIED_COLUMNS
 
 
@@ -159,7 +158,7 @@ def sparse_compress(
         )
     rows, k = array.shape
     found = check_stored("sparse_compress", k, array.dtype if dtype is None else dtype)
-    bits = SPARSE_TYPES[found.name]
+    bits = found.shared_bits
     places = _stored_places(array, group_of(bits))
     groups = array.reshape(rows, -1, group_of(bits))
     stored = np.take_along_axis(groups, places, axis=-1).reshape(rows, -1)

@@ -13,7 +13,7 @@ from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 from numba_tma.host.matrix_layout import MatrixLayout
 from numba_tma.host.scale_layout import COPY_SHAPE as SCALE_COPY
-from numba_tma.host.sparse_metadata import COPIED_COLUMNS, SPARSE_TYPES, metadata_tile, step_columns
+from numba_tma.host.sparse_metadata import COPIED_COLUMNS, metadata_tile, step_columns
 from numba_tma.host.sparse_metadata import COPY_SHAPE as METADATA_COPY
 from numba_tma.host.tcgen05_rules import (
     ScaleFactors,
@@ -261,7 +261,7 @@ def _step(
         first = [atom * each.source.columns for each in scales]
     column = 0
     if product.sparse:
-        wide = step_columns(SPARSE_TYPES[_dtype_of(a).name]) == 1
+        wide = step_columns(_dtype_of(a).shared_bits) == 1
         # Of 16 bits and tf32 the selector picks one of two columns at an even address.
         column = i // 2 * 2 if wide else 2 * i
     return ProductStep(

@@ -12,6 +12,37 @@ _WITH_SLOTS = ("components", "memory", "protocol", "trace")
 
 #: (path, the line with the mutation) to the reason.
 EQUIVALENT: dict[tuple[str, str], str] = {
+    ("numba_tma/host/sparse_metadata.py", "return 2 if bits <= 9 else 1"): (
+        "Sparse elements have 8, 16 or 32 bits."
+    ),
+    ("numba_tma/host/sparse_metadata.py", "wide = bits > 9"): (
+        "Sparse elements have 8, 16 or 32 bits."
+    ),
+    ("numba_tma/host/packed_rules.py", "if nbytes % (whole := dtype.nbytes(129)):"): (
+        "129 elements of 4 or 6 bits take as many whole bytes as 128."
+    ),
+    (
+        "numba_tma/host/warp_rules.py",
+        "if self.rows < unit or self.rows % unit or self.rows > 257:",
+    ): "257 rows are no multiple of a unit.",
+    ("numba_tma/host/races.py", "UNTRACKED = 31  #: a write to another block's shared memory"): (
+        "The kernel and the host take the last number of the enumeration from it alone."
+    ),
+    (
+        "numba_tma/backend/lowering/shared/tiles.py",
+        "vector = ir.VectorType(word, 129 // word.width)",
+    ): "129 bits have as many whole words as 128.",
+    ("numba_tma/simulator/components.py", "BLOCKED = -2"): (
+        "Numbers of values begin at 0; any negative one is none of them."
+    ),
+    (
+        "numba_tma/simulator/symmetry.py",
+        "return [several for several in found if len(several) >= 1]",
+    ): "One unit alone is in order.",
+    (
+        "numba_tma/simulator/symmetry.py",
+        "slots = range(self._starts[number], len(program.operations) + 2)",
+    ): "Nothing is accessed behind the last slot.",
     (
         "numba_tma/backend/numba_cuda/passes.py",
         "return False  # read by checks of numba-cuda's own, which are off",

@@ -1,6 +1,8 @@
 """Objects in kernels: constructors, what bodies return, constant branches, and sums of memory."""
 
 import gc
+import importlib
+import pkgutil
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,9 +15,11 @@ from numba.core.errors import TypingError
 from numba.cuda.core.errors import TypingError as CudaTypingError
 
 import numba_tma as tma
+from numba_tma.backend import lowering
 from numba_tma.backend.interface import (
     Unknown,
     compile_time,
+    constant_class,
     device_class,
     device_function,
     i64,
@@ -84,7 +88,62 @@ def test_a_constructor_fills_in_the_defaults():
     assert found == [3, 7, -2, 3, 7, 5, 3, 9, 3, 1, 1]
 
 
+def test_a_type_that_lowerings_name_is_that_of_an_object_with_the_defaults():
+    found = 0
+    for module in pkgutil.walk_packages(lowering.__path__, f"{lowering.__name__}."):
+        for typ in vars(importlib.import_module(module.name)).values():
+            if isinstance(typ, ObjectType):
+                described = typ.description
+                assert typ.static == tuple(described.defaults[n] for n in described.static)
+                assert typ.field_types == tuple(described.fields.values())
+                assert typ.mutable == described.mutable
+                found += 1
+    assert found
+
+
 # ------------------------------------------------------------------- what a body returns
+
+
+@pytest.mark.parametrize("mutable", [False, True])
+@pytest.mark.parametrize("local", [False, True])
+def test_an_object_that_lives_in_its_function_is_not_returned(mutable, local):
+    @device_class(mutable=mutable, local=local)
+    @dataclass
+    class Made:
+        value: u32
+
+    @cuda.jit(device=True)
+    def make(x):
+        return Made(x)
+
+    def kernel(out, x):
+        out[0] = make(x).value
+
+    if mutable or local:
+        assert "lives in the function that made it and cannot be returned" in refused(
+            kernel, types.int64[::1], U32
+        )
+    else:
+        assert run(kernel, np.zeros(1, np.int64), 7, kinds=(U32,)) == [7]
+
+
+@constant_class
+@dataclass(frozen=True)
+class Width:
+    columns: int
+
+
+def test_a_constant_is_returned():
+    width_of_all = Width(3)
+
+    @cuda.jit(device=True)
+    def width():
+        return width_of_all
+
+    def kernel(out):
+        out[0] = width().columns
+
+    assert run(kernel, np.zeros(1, np.int64)) == [3]
 
 
 @device_function

@@ -23,6 +23,25 @@ from numba.cuda.typing import templates
 from numba_tma.backend.numba_cuda import shortcuts
 from numba_tma.tools.testing import compile_ptx, instructions
 
+#: What each shortcut replaces.
+REPLACED = {
+    "_get_call_type": "_get_call_type_once",
+    "_get_target_registry": "_get_target_registry_once", "_has_loc": "_takes_loc",
+    "_run": "_run_as_needed", "_list": "_list_variables", "_list_statement": "_list_of_statement",
+    "_propagate": "_propagate_once", "_replace": "_replace_where_found",
+    "_compile_ir": "_compile_without_libdevice", "_make": "_make_library",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_shortcut_is_called_as_what_it_replaces(name):
+    old, new = (
+        inspect.signature(getattr(shortcuts, each)).parameters for each in (name, REPLACED[name])
+    )
+    if inspect.Parameter.VAR_KEYWORD not in {one.kind for one in new.values()}:
+        assert [one.default for one in new.values()] == [one.default for one in old.values()]
+
+
 ATOMIC = 'declare i64 @"___numba_atomic_u64_inc"(i64* %".1", i64 %".2")'
 WORDS = [ATOMIC, "attributes #0 = { argmemonly }", "i1 immarg 0"]
 

@@ -55,6 +55,7 @@ def test_a_map_has_a_box_of_one_row_of_a_slab(encoded):
     x = tma.gather_map(Array((1000, 512)), TILE)
     (call,) = encoded
     assert call[2:6] == ((1000, 512), (1024, 2), (1, 64), (1, 1))
+    assert set(x.copies.element_strides) == {1}  # no copy skips rows or columns
     assert (x.mode, x.tile, x.box, x.copies.count, x.value) == ("gather", TILE, (1, 64), 4, "map 1")
     starts = [(0, (0, 0)), (1024, (0, 64)), (512, (4, 0)), (1536, (4, 64))]
     assert list(x.copies.starts) == starts

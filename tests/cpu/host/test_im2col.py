@@ -105,6 +105,17 @@ def test_a_walk_goes_on_in_the_next_row_and_image_and_past_the_last():
     assert walked(x, tile, (-1, 1, 1, 0), (0, 0), box)[:3] == [0, 1, 2]
 
 
+def test_a_box_is_of_a_tensor_with_as_many_axes():
+    box = PixelBox((0, 0), (0, 0), (1, 1))
+    for n in (1, 3):
+        with pytest.raises(ValueError, match="zip"):
+            box.output_shape((8,) * n)
+        with pytest.raises(ValueError, match="zip"):
+            box.holds((8, 8), (0,) * n)
+        with pytest.raises(ValueError, match="zip"):
+            box.at_row((8, 8), (0,) * n)
+
+
 def test_a_walk_turns_round_at_the_corners_of_the_box():
     tile, x = tma.Tile((9, 4), "f32"), pixels_of(1, 3, 3)
     box = PixelBox((-1, -1), (-1, -1), (1, 1))

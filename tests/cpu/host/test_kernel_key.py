@@ -293,6 +293,11 @@ class Colour(enum.IntEnum):
     BLUE = 2
 
 
+class Other:
+    class Colour(enum.IntEnum):
+        RED = 1
+
+
 class Point(NamedTuple):
     x: int = 1
     y: int = 2
@@ -311,7 +316,8 @@ def test_values_that_differ_are_described_differently():
         *(np.float32(1), np.float64(1), np.int32(1), np.int64(1), np.bool_(True), np.uint8(1)),
         *(np.arange(3), np.arange(4), np.arange(3.0), np.zeros((2, 3)), np.zeros((3, 2))),
         *(np.zeros((3, 2), order="F"), np.dtype("f4"), np.dtype("f8"), np.float32, np.float64),
-        *(Colour.RED, Colour.BLUE, Colour, Point(), Point(2), Point(1, 3), Plan(1), Plan(2)),
+        *(Colour.RED, Other.Colour.RED, Colour.BLUE, Colour, Point(), Point(2), Point(1, 3)),
+        *(Plan(1), Plan(2)),
         *(Plan(1, tma.Tile((8, 32), "f32")), Plan(1, tma.Tile((8, 32), "f16")), Point, Plan),
         *(tma.Tile(4, "bf16"), tma.Tile(4, "u16"), tma.DType, len, abs, np.sin, np.cos, math),
         *(functools.partial(len), functools.partial(abs), functools.partial(abs, 1)),
@@ -357,6 +363,9 @@ def test_source_lines_count_where_the_code_has_them():
 class Unknown:
     """An object whose effect on code nobody knows."""
 
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
 
 UNKNOWN = Unknown()
 
@@ -364,7 +373,9 @@ UNKNOWN = Unknown()
 @pytest.mark.parametrize(
     "value",
     [UNKNOWN, [UNKNOWN], {"x": UNKNOWN}, Plan(1, UNKNOWN), functools.partial(len, UNKNOWN),
-     lambda x: UNKNOWN, np.array([UNKNOWN]), iter([]), object()],
+     lambda x: UNKNOWN, np.array([UNKNOWN]), iter([]), object(),
+     # No kernels: they have a part of what a kernel has.
+     Unknown(py_func=len), Unknown(targetoptions={})],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_what_nothing_is_known_of_has_no_description(value):

@@ -1,5 +1,7 @@
 """Elements of 4 and 6 bits: packing, tiles, the rules of their maps, and what a load leaves."""
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.packed import pack, unpack
-from numba_tma.host.packed_rules import packed_violations
+from numba_tma.host.packed_rules import packed_violations, unpacked_address_violations
 from numba_tma.host.reference import GAP, reference_reduce, reference_store, reference_tile
 from numba_tma.host.tensor_map import tensor_map
 
@@ -291,3 +293,52 @@ def test_older_gpus_do_not_copy_them(name, monkeypatch):
 def test_an_array_without_elements_breaks_other_rules(shape):
     strides = (64,) * len(shape)
     assert packed_violations(as_dtype("e2m1"), 0, shape, strides, Swizzle.NONE) == []
+
+
+def violations(name, shape, *, address=0, strides=None, swizzle=Swizzle.NONE):
+    strides = strides or np.empty(shape, np.uint8).strides
+    return packed_violations(as_dtype(name), address, shape, strides, swizzle)
+
+
+@pytest.mark.parametrize("name", ["e2m1", *UNPACKED, "u8"])
+def test_unpacked_types_alone_begin_at_multiples_of_32_bytes(name):
+    """Addresses off 16 bytes break a rule of all types, which is not here."""
+    for offset in range(64):
+        found = unpacked_address_violations(0x7F00_0000_0000 + offset, as_dtype(name))
+        assert len(found) == (name in UNPACKED and offset % 32 == 16)
+
+
+@pytest.mark.parametrize("name", UNPACKED)
+@pytest.mark.parametrize("leading", [(), (3,), (1,), (2, 3)])
+def test_rows_of_unpacked_types_are_whole_runs_of_128_elements(name, leading):
+    whole = 128 * as_dtype(name).bits // 8
+    for nbytes in (whole, 2 * whole):
+        assert violations(name, (*leading, nbytes)) == []
+        wrong = violations(name, (*leading, nbytes + 32))[0]
+        assert wrong.startswith(f"axis {len(leading)} has {nbytes + 32} B = ")
+        assert wrong.endswith(f"pad the rows to {nbytes + whole} B")
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
+def test_a_row_has_as_many_elements_as_an_axis_of_a_map(leading):
+    most = 1 << 31  # bytes of 2**32 elements of 4 bits
+    strides = (most,) * len(leading) + (1,)
+    for nbytes, parts in ((most - 1, 0), (most, 0), (most + 1, 2), (2 * most, 2), (3 * most, 3)):
+        found = violations("e2m1", (*leading, nbytes), strides=strides)
+        assert len(found) == bool(parts)
+        if parts:
+            assert found[0].startswith(f"axis {len(leading)} has {2 * nbytes} e2m1; ")
+            assert found[0].endswith(f"make {parts} maps of parts of the array")
+
+
+def test_strides_of_unpacked_types_are_multiples_of_32_bytes():
+    """Those off 16 bytes break a rule of all types, and of packed types none is refused here."""
+    for first, second in itertools.product(range(96, 161, 8), repeat=2):
+        found = violations("e2m3", (2, 2, 96), strides=(first, second, 1))
+        wrong = [(i, n) for i, n in enumerate((first, second)) if n % 32 == 16]
+        assert [text.partition("; ")[0] for text in found] == [
+            f"axis {axis} stride is {stride} B" for axis, stride in wrong
+        ]
+        for text, (_, stride) in zip(found, wrong, strict=True):
+            assert text.endswith(f"lay the array out with {stride + 16} B there")
+        assert violations("e2m1", (2, 2, 96), strides=(first, second, 1)) == []

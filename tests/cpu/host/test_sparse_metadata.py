@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import numba_tma as tma
+from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.sparse_metadata import SPARSE_TYPES, metadata_cells
 from tests.kernels.tensor_variants import sparse_rows
 
 
@@ -23,6 +25,36 @@ def test_compressed_rows():
     stored, metadata = tma.sparse_compress(a)
     assert metadata.shape == (2, 128, 4) and metadata.dtype == np.uint32
     np.testing.assert_array_equal(dense(stored, metadata, 256, 4), a.astype(np.float64))
+
+
+@pytest.mark.parametrize("rows", [16, 32, 128])
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_each_code_has_four_bits_of_the_cells_to_itself(bits, rows):
+    """As the figures of PTX show them: cell by cell, the row and the code of each four bits."""
+    for selector in range(1 if bits == 8 else 2):
+        lanes, columns, shifts = metadata_cells(bits, rows, *[selector][: bits > 8])
+        found = np.stack([lanes, columns, shifts], axis=-1)
+        for lane, column, shift in np.ndindex(rows, 2 if bits == 8 else 1, 8):
+            if bits == 8:  # 16 codes of the lane's row, in two columns
+                row, code = lane, 8 * column + shift
+            else:  # four codes each of two rows, 8 apart
+                row = lane // 16 * 16 + lane % 8 + 8 * (shift // 4)
+                code, column = lane % 16 // 8 * 4 + shift % 4, selector
+            assert found[row, code].tolist() == [lane, column, 4 * shift]
+        assert found[..., 0].size == rows * (16 if bits == 8 else 8)
+    assert not metadata_cells(16, rows).column.any()
+
+
+@pytest.mark.parametrize("name", SPARSE_TYPES)
+def test_a_copy_has_the_metadata_of_128_elements_or_of_64_of_32_bits(name):
+    bits = as_dtype(name).shared_bits
+    step = 512 // bits  # along K: an instruction reads 256 bits of what is stored, which is half
+    for k in range(step, 600, step):
+        copies = -(-k // (64 if bits == 32 else 128))
+        assert tma.metadata_tile(k, name) == tma.Tile((copies, 128, 4), "u32")
+    for k in (0, step // 2, step + 1):
+        with pytest.raises(ValueError, match=f"k is {k}; .* has {step} elements of {name} along K"):
+            tma.metadata_tile(k, name)
 
 
 @pytest.mark.parametrize("m", [32, 64, 128])

@@ -487,6 +487,8 @@ def test_every_source(fake_driver, source, dtype):
     assert made.dtype.numpy == dtype
     assert (made.address, made.shape) == (ADDRESS, (64, 48))
     assert made.strides == (48 * made.dtype.itemsize, made.dtype.itemsize)
+    (*_, read_only), _, _ = _array_interface.read_array(array)
+    assert read_only is False
     assert tensor_map(array, (8, 16)).value is made.value
     assert len(fake_driver.calls) == 1
 

@@ -55,6 +55,23 @@ def test_every_other_instruction_is_plain_or_a_form(file):
 # -------------------------------------------------------------------------- operands
 
 
+@pytest.mark.parametrize("row", ptx.TABLE.values(), ids=lambda row: row.name)
+def test_the_syntax_of_a_row_is_the_text_of_its_forms(row):
+    """With braces around what may be left out, and each choice by its name in angle brackets."""
+    names = {*row.operands, *re.findall(r"\{(\w+)\}", row.template)}
+    optional = {name for name in names if row.is_optional(name)}
+    for form in [next(row.combinations()), *row.forms()]:
+        operands = {n: str(form.choices.get(n, n)) for n in names}
+        shown = row.syntax.replace("Nd", f"{form.rank}d")
+        for name, choice in operands.items():
+            shown = shown.replace(f"<{name}>", choice)
+        everything = row.text(operands, optional, form.rank).rstrip(";").strip()
+        assert re.sub(r"[{}]", "", shown) == re.sub(r"[{}]", "", everything)
+        if "{" not in everything:  # PTX has braces around vectors, too
+            some = row.text(operands, set(), form.rank).rstrip(";").strip()
+            assert re.sub(r"\{[^{}]*\}", "", shown).strip() == some
+
+
 def test_optional_operands_have_one_order():
     ends = {tuple(n for n, d in row.defaults.items() if d is None) for row in ptx.TABLE.values()}
     assert ("cache_hint", "multicast") in ends and ("multicast", "cache_hint") not in ends
@@ -94,6 +111,30 @@ def test_an_im2col_row_has_the_tiled_row_s_operands_in_its_order(tiled, im2col):
 )
 def test_a_vector_has_as_many_elements_as_its_kind_says(kind, choices, vector):
     assert vector_of(kind, choices) == vector
+
+
+# ---------------------------------------------------------------- what compilers may move
+
+#: Instructions of other threads too, although their text does not say it.
+CONVERGENT = {"barrier_cluster_arrive", "barrier_cluster_wait", "activemask", "barrier_arrive"}
+
+
+def test_instructions_that_threads_execute_together_are_convergent():
+    found = {name for name, row in ptx.TABLE.items() if row.convergent}
+    together = re.compile(r"\.(sync|aligned)\b")
+    assert found == CONVERGENT | {n for n, r in ptx.TABLE.items() if together.search(r.template)}
+
+
+#: Results that differ from one call to the next, or from one place in a kernel to another.
+CHANGING = {"warpid", "smid", "clock64", "globaltimer", "elect_sync", "activemask"}
+
+
+def test_results_of_operands_alone_are_pure():
+    """Those of memory, in brackets, are not; a policy of a range of addresses reads none."""
+    of_operands = {n for n, row in ptx.TABLE.items() if row.returns != "None"} - CHANGING
+    found = {name for name, row in ptx.TABLE.items() if row.pure}
+    in_memory = {n for n in of_operands if "[" in ptx.TABLE[n].template} - {"createpolicy_range"}
+    assert found == of_operands - in_memory
 
 
 # -------------------------------------------------------------- the comparison itself

@@ -60,7 +60,7 @@ def test_every_form_assembles_where_the_table_has_it(target):
         ptxas(contract.module([f.entry(f"form{i}") for i, f in enumerate(forms)], isa, target))
 
 
-@pytest.mark.parametrize("target", quick(FEW, TARGETS))
+@pytest.mark.parametrize("target", quick([*FEW, "100a"], TARGETS))
 def test_no_form_assembles_elsewhere_or_before(target):
     lacking = [form for form in WRITTEN.values() if target not in form.targets]
     assert not lacking or refused(lacking, ISAS[-1], target) == lacking

@@ -525,16 +525,17 @@ def test_red_async_needs_a_first_value():
         launch(body, 2, 2, 1, seeds=[0])
 
 
-def test_aligned_is_for_whole_warps():
+@pytest.mark.parametrize("aligned", ["arrive", "wait"])
+def test_aligned_is_for_whole_warps(aligned):
     def body():
         if cuda.threadIdx.x < 16:
-            ptx.barrier_cluster_arrive("aligned")
+            ptx.barrier_cluster_arrive("aligned" if aligned == "arrive" else "release")
             ptx.barrier_cluster_wait("aligned")
         else:
             cuda.syncthreads()
 
     with pytest.raises(
-        sim.Deadlock, match=r"barrier\.cluster\.arrive\.aligned of warp 0 .* 16 of 32"
+        sim.Deadlock, match=rf"barrier\.cluster\.{aligned}\.aligned of warp 0 .* 16 of 32"
     ):
         launch(body, 2, 2, 32, seeds=[0])
 

@@ -1,5 +1,7 @@
 """Registers, memory, matrices, conversions, policies, fences and clocks in the simulator."""
 
+import itertools
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -308,11 +310,18 @@ def test_conversions(relu):
     np.testing.assert_array_equal(out, np.ones(64))
 
 
+PRIORITIES = "evict_last", "evict_normal", "evict_first", "evict_unchanged"
+
+
 def test_policies():
     def body(x):
         whole = ptx.createpolicy_fractional(1.0, "evict_first")
         assert whole == ptx.createpolicy_evict_first() == ptx.createpolicy_cvt(whole)
-        assert ptx.createpolicy_range(x, 16, 32, "evict_last", "evict_first") > 0
+        for given in itertools.product(PRIORITIES, (None, "evict_first", "evict_unchanged")):
+            # Every address has the primary priority.
+            assert ptx.createpolicy_range(x, 16, 32, *given) == (
+                ptx.createpolicy_fractional(1.0, *given)
+            )
 
     launch(body, 1, 1, np.zeros(8), seeds=[0])
     for fraction in (0, 1.5):

@@ -357,6 +357,7 @@ ALIKE = [
     ([ArriveAfterCopies(BAR, 0, False)], [ArriveAfterCopies(BAR, 0, False)], False),
     ([access(True)], [], False), ([access(False)], [access(False)], True),
     ([access(False)], [access(False, TWO)], False), ([Init(OTHER, 1)], [], True),
+    ([meet(name="one")], [meet(name="other")], False),
 ]  # fmt: skip
 
 
@@ -394,6 +395,39 @@ def test_warps_of_the_same_lanes_are_interchangeable():
     assert len(same) == 1
     assert space.canonical((0, 1, 2, 0, 0, 0, *rest)) != space.canonical((2, 1, 0, 0, 0, 0, *rest))
     assert space.canonical((0, 0, 0, 0, 2, 1, *rest)) != space.canonical((2, 1, 0, 0, 0, 0, *rest))
+
+
+def first_two_are_alike(*operations, warps):
+    space = StateSpace(recorded(*operations, warps=warps))
+    rest = space.initial[2:]
+    return space.canonical((1, 0, *rest)) == space.canonical((0, 1, *rest))
+
+
+@pytest.mark.parametrize("span", [ONE, TWO])
+@pytest.mark.parametrize("warps", [OF_ONE_WARP, OF_TWO_WARPS])
+def test_what_threads_access_before_they_exit_distinguishes_them(warps, span):
+    threads = [*ARRIVES, access(False)], [*ARRIVES, access(False, span)]
+    assert first_two_are_alike(*threads, [access(True)], warps=warps) == (span == ONE)
+
+
+def in_warp(warp):
+    return meet(("warp", warp, 0xFFFFFFFF), name=f"syncwarp of warp {warp}")
+
+
+def test_lanes_are_interchangeable_if_all_of_the_warp_meet_alike():
+    """Other meetings distinguish those alone that have them."""
+    lanes = [(0, 0), (0, 1), (0, 2)]
+    for third, alike in [
+        ([in_warp(0)], True), ([in_warp(0), meet()], True), ([], False),
+        ([in_warp(0)] * 2, False), ([meet()], False),
+    ]:  # fmt: skip
+        threads = [in_warp(0), *ARRIVES], [in_warp(0), *ARRIVES], [*third, *ARRIVES]
+        assert first_two_are_alike(*threads, warps=lanes) == alike
+
+
+def test_the_names_of_meetings_in_warps_do_not_distinguish_the_warps():
+    threads = [in_warp(0), *ARRIVES], [in_warp(1), *ARRIVES]
+    assert first_two_are_alike(*threads, warps=[(0, 0), (1, 0)])
 
 
 # ------------------------------------------------------------------------- what is counted
