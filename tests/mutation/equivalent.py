@@ -430,7 +430,7 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
         "steps = (8, 16) if cluster > 1 and few > 9 else (8,)",
     ],
     ("matmul/choice.py", "4 bytes take a stage from three forms, and other terms are longer."): [
-        "return cluster * (n // shares_of(n, cluster)) * (m + 4) if cluster > 1 else 1",
+        "return cluster * _share(n, cluster) * (m + 4) if cluster > 1 else 1",
     ],
     ("matmul/choice.py", "There are 32 parts at most."): [
         "for splits in sorted({most, *(2**i for i in range(1, 7))}):",
