@@ -32,6 +32,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/backend/lowering/shared/tiles.py",
         "vector = ir.VectorType(word, 129 // word.width)",
     ): "129 bits have as many whole words as 128.",
+    (
+        "numba_tma/simulator/collectors.py",
+        "if held.shape != operand.shape or not np.array_equal(operand, held, equal_nan=True):",
+    ): "Equality is the same both ways.",
     ("numba_tma/simulator/components.py", "BLOCKED = -2"): (
         "Numbers of values begin at 0; any negative one is none of them."
     ),
@@ -346,6 +350,10 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("rows/backward/kernel.py", "A part has two sums."): ["zero = np.float32(1)"],
     ("rows/backward/kernel.py", "The turns are two, and the memory of more is not used."): [
         "exchange = Exchange(shared_tile(SCRATCH), shared_tile(PEERS), shared_barriers(3))",
+    ],
+    ("pointwise/kernel.py", "Elements have 2 or 4 bytes: 17 bytes hold as many as 16."): [
+        "VECTOR, SINGLE = tma.Tile(17 // ITEM, tile.dtype), tma.Tile(1, tile.dtype)",
+        "lanes, vectors_each = 17 // ITEM, vectors // threads",
     ],
     ("pointwise/api.py", "Arguments take the first of the names."): [
         'self.names = names or [f"argument {i}" for i in range(1, max(self.parameters, 2) + 1)]',
