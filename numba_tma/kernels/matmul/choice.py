@@ -286,7 +286,7 @@ def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
                     long = 512 if n <= 16 else 256  # faster, where five such stages fit
                     for m, blocks, k in ((64, 1, long), (64, 2, 256), (128, 1, 256)):
                         yield _made(SwappedConfig, m, n, cluster, blocks, k, first=first)
-                        if n > 32:  # more of the shorter stages fit, to the byte
+                        if n > 32:  # shorter stages leave less of the memory unused
                             yield _made(SwappedConfig, m, n, cluster, blocks, 128, first=first)
 
 
@@ -294,7 +294,7 @@ def swapped(problem: MatmulProblem) -> Iterator[SwappedConfig]:
 _LAUNCHED, _TILES, _REDUCED = 4430, 572, 276  # of all; of a tile; of a cluster's tile
 _ROUND, _CHUNK = 639, 124  # of a stage, and of each chunk that a thread moves
 _STAGED = 27.4  # bytes per nanosecond and SM
-_READ = 14500  # bytes from DRAM per nanosecond that nothing hides
+_READ = 14500  # bytes per nanosecond of reads from DRAM that no other work hides
 _COPY, _COPIED = 3140, 1470  # of a launch; bytes of an operand, each read and written
 
 

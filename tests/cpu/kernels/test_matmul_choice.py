@@ -213,20 +213,18 @@ NANOSECONDS_OF_LINES = {
 }
 
 
-@pytest.mark.parametrize("case", CYCLES_OF_LINES, ids=str)
-def test_the_model_of_cycles_counts_lines(case):
+@pytest.mark.parametrize(
+    ("model", "configs", "case", "expected"),
+    [
+        *((expected_cycles, MODEL, *row) for row in CYCLES_OF_LINES.items()),
+        *((expected_nanoseconds, FEW_ROWS_MODEL, *row) for row in NANOSECONDS_OF_LINES.items()),
+    ],
+)
+def test_both_models_count_lines(model, configs, case, expected):
     extents, majors, split = case
     problem = MatmulProblem(*extents, majors=majors, split_lines=split)
-    found = [expected_cycles(problem, config, SMS) for config in MODEL]
-    assert found == pytest.approx(CYCLES_OF_LINES[case], abs=0.06, rel=0)
-
-
-@pytest.mark.parametrize("case", NANOSECONDS_OF_LINES, ids=str)
-def test_the_model_of_few_rows_counts_lines(case):
-    extents, majors, split = case
-    problem = MatmulProblem(*extents, majors=majors, split_lines=split)
-    found = [expected_nanoseconds(problem, config, SMS) for config in FEW_ROWS_MODEL]
-    assert found == pytest.approx(NANOSECONDS_OF_LINES[case], abs=0.06, rel=0)
+    found = [model(problem, config, SMS) for config in configs]
+    assert found == pytest.approx(expected, abs=0.06, rel=0)
 
 
 @pytest.mark.parametrize("problem", CYCLES, ids=str)

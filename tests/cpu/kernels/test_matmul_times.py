@@ -13,15 +13,16 @@ from numba_tma.kernels.matmul.choice import MatmulProblem, choose
 from numba_tma.kernels.matmul.plan import Config, SwappedConfig, UnalignedConfig
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-#: Files of times, and of how many products.
+#: Files of times, of how many products, and which share of these gets a configuration that is less
+#: than 10 % slower than the fastest.
 FILES = [
-    ("matmul_times_h200.json", 127),
-    ("matmul_times_h100.json", 100),
-    ("matmul_times_large_h100.json", 16),
-    ("matmul_times_short_h100.json", 127),
-    ("matmul_times_pairs_h100.json", 200),  # each with two configurations
-    ("matmul_times_layers_h100.json", 170),
-    ("matmul_times_fresh_h100.json", 110),  # to which nothing was fitted
+    ("matmul_times_h200.json", 127, 0.84),  # of earlier kernels
+    ("matmul_times_h100.json", 100, 0.92),
+    ("matmul_times_large_h100.json", 16, 1),
+    ("matmul_times_short_h100.json", 127, 0.92),
+    ("matmul_times_pairs_h100.json", 200, 0.92),  # each with two configurations
+    ("matmul_times_layers_h100.json", 170, 1),
+    ("matmul_times_fresh_h100.json", 110, 0.92),  # to which nothing was fitted
 ]
 CASE = r"(\w+) (\d+) x (\d+) x (\d+), (\w)(\w)"
 KINDS = {kind.__name__: kind for kind in (Config, SwappedConfig, UnalignedConfig)}
@@ -58,8 +59,8 @@ def measured(file):
     }
 
 
-@pytest.mark.parametrize(("file", "cases"), FILES)
-def test_chosen_configurations_are_among_the_fastest(file, cases):
+@pytest.mark.parametrize(("file", "cases", "share"), FILES)
+def test_chosen_configurations_are_among_the_fastest(file, cases, share):
     """Of those that were measured. Another measurement of one differs by 3 %.
 
     On the H200 the kernels whose clusters add up K were others, and are not in the file.
@@ -71,4 +72,4 @@ def test_chosen_configurations_are_among_the_fastest(file, cases):
             slower.append(math.log(runs[chosen] / min(runs.values())))
     assert len(measured(file)) == cases and len(slower) >= 0.7 * cases
     assert math.exp(np.mean(slower)) < 1.04
-    assert np.mean(np.array(slower) < math.log(1.1)) > 0.84
+    assert np.mean(np.array(slower) < math.log(1.1)) >= share
