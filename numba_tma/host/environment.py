@@ -116,6 +116,15 @@ def compiled_target() -> str:
         ) from None
 
 
+#: The variable behind `gpu_required`, which the pytest plugin sets for its processes.
+REQUIRE_GPU = "NUMBA_TMA_REQUIRE_GPU"
+
+
+def gpu_required() -> bool:
+    """Whether tests for a GPU fail where there is none, and are not skipped."""
+    return _switch(REQUIRE_GPU)
+
+
 def simulator_global_races() -> bool:
     """Whether the simulator finds races in global memory (``NUMBA_TMA_SIM_GLOBAL_RACES``)."""
     return _switch("NUMBA_TMA_SIM_GLOBAL_RACES")

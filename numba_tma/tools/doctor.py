@@ -173,6 +173,13 @@ def diagnose(facts: Facts) -> list[Finding]:
     return [finding for check in CHECKS for finding in check(facts)]
 
 
+def why_no_gpu() -> str:
+    """Return the first reason why kernels reach no GPU with TMA from here; "" if they do."""
+    facts = {"simulator": simulated(), "compiles": None, **_driver_facts(), **_device_facts()}
+    found = [*check_simulator(facts), *check_driver(facts)]
+    return f"{found[0].problem}; {found[0].repair}" if found else ""
+
+
 def check_requirements(facts: Facts) -> Iterator[Finding]:
     """Check that every package is installed in a supported version."""
     for package, (bounds, reason) in REQUIREMENTS.items():

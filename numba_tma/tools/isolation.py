@@ -28,7 +28,9 @@ def run_isolated(
     Parameters
     ----------
     function
-        A module-level function, or Python source that sees `args` and leaves its value in `result`.
+        A function, or Python source that sees `args` and leaves its value in `result`. A function
+        of a notebook, of a script's ``__main__`` or inside of another function travels as its code,
+        with the globals that it names; every other one is imported by its name.
     *args
         Passed on; they and the returned value travel by pickle.
     timeout
@@ -50,7 +52,8 @@ def run_isolated(
     Exception
         What the function raised, with the process's traceback as a note.
     """
-    name, job = _describe(function)
+    name = "the source" if isinstance(function, str) else function.__qualname__
+    address = address_of(function)
     with tempfile.TemporaryDirectory() as folder:
         answer, output = Path(folder, "answer"), Path(folder, "output")
         with open(output, "wb") as log:
@@ -65,7 +68,7 @@ def run_isolated(
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(env or {})},
             )
             try:
-                child.communicate(pickle.dumps((str(answer), timeout, job, args)), timeout)
+                child.communicate(pickle.dumps((str(answer), timeout, address, args)), timeout)
             except subprocess.TimeoutExpired:
                 _kill_group(child)
                 raise TimeoutError(
@@ -86,17 +89,38 @@ def run_isolated(
     raise error
 
 
-def _describe(function: Callable[..., Any] | str) -> tuple[str, str | tuple[str, str]]:
-    """Return a name for messages, and the address by which the child finds the function."""
+#: Where a process finds a function: source, module and name, or its pickled code.
+Address = str | tuple[str, str] | bytes
+
+
+def address_of(function: Callable[..., Any] | str) -> Address:
+    """Return how another process finds a function; one that it cannot import is pickled."""
     if isinstance(function, str):
-        return "the source", function
+        return function
     module, qualname = function.__module__, function.__qualname__
-    if module == "__main__" or "<" in qualname:  # "<locals>" or "<lambda>"
-        raise ValueError(
-            f"{module}.{qualname} cannot be found by a fresh process, which imports the function "
-            f"by its name: move it to the top level of a module, or pass its source as text"
-        )
-    return qualname, (module, qualname)
+    if module != "__main__" and "<" not in qualname:  # "<locals>" or "<lambda>"
+        return module, qualname
+    from numba_tma.simulator.shipping import ship
+
+    return ship(function)
+
+
+def found_at(address: Address) -> Callable[..., Any]:
+    """Return the function that has an address."""
+    if isinstance(address, bytes):
+        (shipped,) = pickle.loads(address)
+        return shipped  # type: ignore[no-any-return]
+    if isinstance(address, str):
+        return functools.partial(_execute, address)
+    module, qualname = address
+    found: Any = functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
+    return found  # type: ignore[no-any-return]
+
+
+def _execute(source: str, *args: Any) -> Any:
+    names: dict[str, Any] = {"args": args}
+    exec(compile(source, "<isolated source>", "exec"), names)
+    return names.get("result")
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
@@ -114,32 +138,22 @@ def _last_output(path: Path) -> str:
 
 def _child() -> None:
     """Run the job that `run_isolated` wrote to standard input."""
-    answer, timeout, job, args = pickle.loads(sys.stdin.buffer.read())
+    answer, timeout, address, args = pickle.loads(sys.stdin.buffer.read())
     # Print where it hangs before the parent kills it.
     faulthandler.dump_traceback_later(0.9 * timeout, exit=False)
     try:
-        returned, value, trace = True, pickle.dumps(_call(job, args)), ""
+        returned, value, trace = True, pickle.dumps(found_at(address)(*args)), ""
     except Exception as error:
-        returned, value, trace = False, _pickled_error(error), traceback.format_exc()
+        returned, value, trace = False, pickle.dumps(sendable(error)), traceback.format_exc()
     faulthandler.cancel_dump_traceback_later()
     partial = Path(f"{answer}.partial")
     partial.write_bytes(pickle.dumps((returned, value, trace)))
     partial.rename(answer)
 
 
-def _call(job: str | tuple[str, str], args: tuple[Any, ...]) -> Any:
-    if isinstance(job, str):
-        names: dict[str, Any] = {"args": args}
-        exec(compile(job, "<isolated source>", "exec"), names)
-        return names.get("result")
-    module, qualname = job
-    function = functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
-    return function(*args)  # type: ignore[operator]
-
-
-def _pickled_error(error: Exception) -> bytes:
+def sendable(error: BaseException) -> BaseException:
+    """Return an error as the other end of a pipe has it: what does not pickle is its text."""
     try:
-        pickle.loads(pickled := pickle.dumps(error))
-        return pickled
+        return pickle.loads(pickle.dumps(error))  # type: ignore[no-any-return]
     except Exception:
-        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+        return RuntimeError(f"{type(error).__name__}: {error}")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from numba_tma.host.annotations import ComputeCapability as ComputeCapability
-from numba_tma.host.environment import simulated
+from numba_tma.host.environment import gpu_required, simulated
 from numba_tma.tools.assembling import PtxasError as PtxasError
 from numba_tma.tools.assembling import PtxasReport as PtxasReport
 from numba_tma.tools.assembling import compile_ptx as compile_ptx
@@ -42,9 +42,14 @@ def gpu_available() -> bool:
 
 
 def skip_without_gpu() -> None:
-    """Skip the calling test (pytest or unittest) where no GPU with TMA is present."""
-    if not gpu_available():
-        raise unittest.SkipTest("no GPU with TMA here; `python -m numba_tma doctor` says why")
+    """Skip the calling test (pytest or unittest) where no GPU with TMA is present.
+
+    With ``pytest --tma-require-gpu``, or ``NUMBA_TMA_REQUIRE_GPU=1``, fail it instead.
+    """
+    if gpu_available():
+        return
+    reason = "no GPU with TMA here; `python -m numba_tma doctor` says why"
+    raise AssertionError(reason) if gpu_required() else unittest.SkipTest(reason)
 
 
 def check(

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from numba_tma.host.environment import simulated
+from numba_tma.tools.pytest_plugin.worker import Worker, WorkerLost
 from tests.fuzz.cases import POOLS, draw
 from tests.fuzz.families import Case
 from tests.fuzz.minimise import Verdict, minimise, script_of
-from tests.fuzz.trial import BAD
-from tests.gpu.worker import Worker, WorkerLost
+from tests.fuzz.trial import BAD, attempt
 
 
 class Failure(NamedTuple):
@@ -74,7 +74,7 @@ class Run:
     def _attempt(self, worker: Worker, case: Case) -> Verdict:
         limit = self.given.limit
         try:
-            found: Verdict = worker.run(("tests.fuzz.trial", "attempt"), (case,), {}, limit)
+            found: Verdict = worker.call(attempt, case, limit=limit)
         except WorkerLost as lost:
             text = str(lost)
             return ("hang" if "no answer within" in text else "crash"), text[-3000:], limit

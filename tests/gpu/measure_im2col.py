@@ -13,9 +13,10 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma.host.driver import encode_im2col
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.tools.pytest_plugin.worker import WorkerLost
 from tests.gpu import copies, im2col_copies
 from tests.gpu.copies import THREADS, Tensor
-from tests.gpu.worker import WORKER, WorkerLost, on_gpu
+from tests.gpu.worker import WORKER, on_gpu
 
 WINDOW = 8192
 U16 = as_dtype("u16")

@@ -6,13 +6,11 @@ one of its hazards is none that its right program has. It has crashed if the dev
 with an error, and the log shows nothing before that.
 """
 
-import os
 import sys
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from unittest import mock
 
 import numpy as np
 from numba import cuda
@@ -21,8 +19,10 @@ import numba_tma as tma
 from numba_tma.host import races
 from numba_tma.host.race_judgement import clusters_of
 from numba_tma.host.races import Kind
+from numba_tma.tools.pytest_plugin.serving import LastWord
+from numba_tma.tools.pytest_plugin.worker import Worker, WorkerLost
 from tests.gpu import sanitized
-from tests.gpu.worker import LastWord, Worker, WorkerLost, on_gpu
+from tests.gpu.worker import on_gpu
 from tests.mutants.mutants import MUTANTS, PROGRAMS
 from tests.mutants.table import built, run
 
@@ -49,15 +49,8 @@ class RacesWorker(Worker):
     """A process in races mode, or another mode of debugging."""
 
     def __init__(self, mode="races", seconds=1):
-        super().__init__()
-        self.environment = {"NUMBA_TMA_DEBUG": mode, "NUMBA_TMA_DEBUG_TIMEOUT": str(seconds)}
-
-    def _start(self):
-        with _STARTING, mock.patch.dict(os.environ, self.environment):
-            super()._start()
-
-
-_STARTING = threading.Lock()
+        limit = {"NUMBA_TMA_DEBUG_TIMEOUT": str(seconds)}
+        super().__init__(environment={"NUMBA_TMA_DEBUG": mode} | limit)
 
 
 def launch(program, kernel):
@@ -180,9 +173,8 @@ def call(function, *args, limit=LIMIT, seconds=1):
         workers[seconds] = RacesWorker(seconds=seconds)
         _WORKERS.append(workers[seconds])
     try:
-        case = (function.__module__, function.__qualname__)
-        return True, workers[seconds].run(case, args, {}, limit)
-    except (AssertionError, WorkerLost) as error:
+        return True, workers[seconds].call(function, *args, limit=limit)
+    except (Exception, WorkerLost) as error:
         return False, str(error)
 
 
@@ -228,8 +220,8 @@ def main(threads=12):
     for mode in ("0", "1", "races"):
         worker = RacesWorker(mode)
         try:
-            print(mode, worker.run((times.__module__, times.__qualname__), (), {}, LIMIT))
-        except (AssertionError, WorkerLost) as error:
+            print(mode, worker.call(times, limit=LIMIT))
+        except (Exception, WorkerLost) as error:
             print(mode, str(error)[-800:])
         worker.stop()
     return int(bool(alarms))

@@ -4,15 +4,14 @@ import os
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from numba_tma import simulator
 from numba_tma.simulator import numba_hooks
-from numba_tma.simulator.scheduler import Scheduler
-from numba_tma.simulator.thread import SimulatedThread
+from numba_tma.tools.pytest_plugin.simulation import EXPLORED, seeded, sizes_of
 
 #: Tests of kernels as users write them. All other kernels here are for the simulator alone: they
 #: take plain functions, dictionaries and formatted text, which the compiler has not.
@@ -36,23 +35,13 @@ def python_of_the_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.M
 
 
 @pytest.fixture(autouse=True)
-def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_thread_is_left() -> Iterator[None]:
     """Start from one seed; no simulated thread may outlive its launch.
 
     What hangs all the same is ended by pytest's faulthandler_timeout.
     """
-    simulator.seed(0)
-    run, left = Scheduler.run, list[SimulatedThread]()
-
-    def checked(self: Scheduler, threads: Sequence[SimulatedThread]) -> None:
-        try:
-            run(self, threads)
-        finally:
-            left.extend(thread for thread in threads if thread)  # it has begun and not ended
-
-    monkeypatch.setattr(Scheduler, "run", checked)
-    yield
-    assert not left
+    with seeded(0):
+        yield
 
 
 @pytest.fixture
@@ -64,24 +53,7 @@ def explored(
     def check(launch: Callable[[], object], limit: int = 100_000) -> simulator.Report:
         report = simulator.explore(launch, limit=limit)
         assert report.states > report.runs > 0
-        record_property("explored", f"{report.runs} {report.states} {report.transitions}")
+        record_property(EXPLORED, sizes_of(report))
         return report
 
     return check
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the blocks, states and steps of each launch that was explored."""
-    found = [
-        (report.nodeid.rpartition("::")[2], str(text).split())
-        for report in terminalreporter.getreports("passed")
-        for name, text in report.user_properties
-        if name == "explored"
-    ]
-    if not found:
-        return
-    terminalreporter.section("explored in every order")
-    for test, (runs, states, steps) in sorted(found):
-        terminalreporter.line(
-            f"{int(states):>9,} states {int(steps):>9,} steps {runs:>3} runs  {test}"
-        )

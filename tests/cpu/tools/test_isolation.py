@@ -4,8 +4,8 @@ Each process imports this file, which therefore imports no Numba.
 """
 
 import os
-import pickle
 import re
+import threading
 import time
 
 import numpy as np
@@ -61,16 +61,18 @@ def test_isolated_source_sees_args_and_sets_result():
 
 
 def test_the_process_runs_a_function_or_a_source():
-    assert isolation._call((__name__, "add"), (np.int64(2), 3)) == 5
-    assert isolation._call(("numpy", "random.Generator"), (np.random.PCG64(1),)).integers(9) < 9
-    assert isolation._call("result = args[0] + 1", (6,)) == 7
-    assert isolation._call("other = 1", ()) is None
+    assert isolation.address_of(add) == (__name__, "add")
+    assert isolation.found_at((__name__, "add"))(np.int64(2), 3) == 5
+    assert isolation.found_at(("numpy", "random.Generator"))(np.random.PCG64(1)).integers(9) < 9
+    assert isolation.address_of("result = 1") == "result = 1"
+    assert isolation.found_at("result = args[0] + 1")(6) == 7
+    assert isolation.found_at("other = 1")() is None
 
 
 def test_an_error_that_cannot_be_pickled_is_told():
-    found = pickle.loads(isolation._pickled_error(KeyError("key")))
+    found = isolation.sendable(KeyError("key"))
     assert type(found) is KeyError and found.args == ("key",)
-    found = pickle.loads(isolation._pickled_error(Unpicklable("this", "that")))
+    found = isolation.sendable(Unpicklable("this", "that"))
     assert type(found) is RuntimeError and str(found) == "Unpicklable: this and that"
 
 
@@ -124,6 +126,16 @@ def test_isolated_death_names_the_signal():
         run_isolated("import sys; sys.exit(3)", timeout=60)
 
 
-def test_isolated_refuses_what_a_fresh_process_cannot_import():
-    with pytest.raises(ValueError, match="top level of a module"):
-        run_isolated(lambda: 1, timeout=60)
+def test_isolated_takes_functions_of_a_notebook_and_inside_of_functions():
+    step = 3
+    assert run_isolated(lambda x: x + step, 4, timeout=60) == 7
+    source = "def f(x):\n    return g(x) + 1\ndef g(x):\n    return 2 * x\n"
+    names = {"__name__": "__main__"}  # of a script
+    exec(source, names)
+    assert run_isolated(names["f"], 4, timeout=60) == 9
+
+
+def test_isolated_names_what_does_not_pickle():
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match="cannot be sent to another process"):
+        run_isolated(lambda: lock, timeout=60)

@@ -11,9 +11,10 @@ import numba_tma as tma
 from numba_tma import Swizzle, Tile, ptx
 from numba_tma.host.boxes import Copies
 from numba_tma.host.dtypes import as_dtype, byte_names
+from numba_tma.tools.pytest_plugin.worker import WorkerLost
 from tests.gpu import copies
 from tests.gpu.copies import THREADS, Tensor, finish_load, prepare_load, prepare_store
-from tests.gpu.worker import WorkerLost, on_gpu
+from tests.gpu.worker import on_gpu
 
 SPACE_BYTES = 160 * 1024
 SPACE = Tile((SPACE_BYTES // 128, 128), "u8", Swizzle.B128)  # aligned for any swizzle

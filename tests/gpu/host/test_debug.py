@@ -1,8 +1,6 @@
 """Debug mode on a GPU: each way to hang ends the kernel with the right numbers, not the context."""
 
-import os
 import time
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,7 +8,8 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import ptx
-from tests.gpu.worker import Worker, on_gpu
+from numba_tma.tools.pytest_plugin.worker import Worker
+from tests.gpu.worker import on_gpu
 
 ENVIRONMENT = {"NUMBA_TMA_DEBUG": "1", "NUMBA_TMA_DEBUG_TIMEOUT": "0.2"}
 TILE = tma.Tile((8, 32), "f32")
@@ -18,17 +17,10 @@ NBYTES = TILE.nbytes
 SPACE = tma.Tile(2048, "u8")
 
 
-class DebugWorker(Worker):
-    """A process in which every wait is bounded."""
-
-    def _start(self):
-        with mock.patch.dict(os.environ, ENVIRONMENT):
-            super()._start()
-
-
 @pytest.fixture(scope="module")
 def worker():
-    worker = DebugWorker()
+    """Return a process in which every wait is bounded."""
+    worker = Worker(environment=ENVIRONMENT)
     yield worker
     worker.stop()
 
@@ -36,7 +28,7 @@ def worker():
 @pytest.fixture
 def run(worker):
     def call(function, *args):
-        return worker.run((function.__module__, function.__qualname__), args, {}, 20)
+        return worker.call(function, *args, limit=20)
 
     return call
 

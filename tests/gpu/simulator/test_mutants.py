@@ -4,8 +4,9 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from tests.gpu.host.test_debug import DebugWorker
-from tests.gpu.worker import Worker, WorkerLost, on_gpu
+from numba_tma.tools.pytest_plugin.worker import Worker, WorkerLost
+from tests.gpu.host.test_debug import ENVIRONMENT
+from tests.gpu.worker import on_gpu
 from tests.mutants.mutants import MUTANTS, PROGRAMS
 from tests.mutants.table import built, run
 
@@ -15,7 +16,7 @@ LIMIT = 60  # two kernels are compiled
 
 @pytest.fixture(scope="module")
 def worker():
-    worker = DebugWorker()
+    worker = Worker(environment=ENVIRONMENT)
     yield worker
     worker.stop()
 
@@ -49,7 +50,7 @@ def stuck(name):
 
 
 def call(worker, function, *args):
-    return worker.run((function.__module__, function.__qualname__), args, {}, LIMIT)
+    return worker.call(function, *args, limit=LIMIT)
 
 
 @pytest.mark.parametrize("name", [p.pipeline for p in PROGRAMS if p.on_hopper])

@@ -8,7 +8,8 @@ import pytest
 from numba import cuda
 
 import numba_tma as tma
-from tests.gpu.worker import CASES, Worker, WorkerLost, on_gpu
+from numba_tma.tools.pytest_plugin.worker import Worker, WorkerLost
+from tests.gpu.worker import on_gpu
 
 TILE = tma.Tile((8, 32), "f32")
 LIMIT = 4
@@ -55,9 +56,7 @@ def worker():
 
 
 def run(worker, function, *args, limit=20.0):
-    case = (function.__module__, function.__qualname__)
-    assert case in CASES
-    return worker.run(case, args, {}, limit)
+    return worker.call(function, *args, limit=limit)
 
 
 def test_a_hang_costs_its_limit_only_and_the_next_case_works(worker):

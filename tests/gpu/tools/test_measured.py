@@ -6,9 +6,10 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma.host.dtypes import as_dtype, names
+from numba_tma.tools.pytest_plugin.worker import WorkerLost
 from tests.gpu import copies
 from tests.gpu.copies import Tensor
-from tests.gpu.worker import WorkerLost, on_gpu
+from tests.gpu.worker import on_gpu
 
 FLOATS = [name for name in names if as_dtype(name).is_float]
 CONVERTED = ["f32", "tf32", "f32_ftz", "tf32_ftz"]
