@@ -42,7 +42,7 @@ def patient():
 
 
 def call(worker, function, *args, limit=report.LIMIT):
-    return worker.run((function.__module__, function.__qualname__), args, {}, limit)
+    return worker.call(function, *args, limit=limit)
 
 
 def test_every_mutant_has_one_expectation():
