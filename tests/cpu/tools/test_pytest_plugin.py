@@ -1,9 +1,11 @@
 """numba_tma.tools.pytest_plugin: tests in other processes, without a GPU."""
 
 import os
+import re
 import stat
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -185,56 +187,35 @@ def test_tests_that_hang_and_die_are_reported(pytester, workers):
         assert "no NVIDIA driver answers" in text
 
 
-SIMULATED = """
-import numpy as np, pytest
-from numba import cuda
-import numba_tma as tma
-from numba_tma.tools.pytest_plugin import serving
+PAGE = Path(__file__).parents[3] / "docs" / "guide" / "testing.md"
+MORE = """
 
-TILE = tma.Tile((8, 32), "f32")
-PIPE = tma.TilePipeline(2, x=TILE)
 SEEDS = []
 
-@cuda.jit
-def copy(x, y, n):
-    pipe = PIPE.start()
-    if pipe.is_producer():
-        for tile, stage in pipe.produce(0, n, 1):
-            x.load(stage.x, (tile * 8, 0), stage.barrier)
-    elif pipe.is_consumer():
-        for tile, stage in pipe.consume(0, n, 1):
-            y[tile] = stage.x[1, 2]
+def test_a_seed(tma_simulator):
+    from numba_tma.tools.pytest_plugin import serving
 
-def run():
-    x = np.arange(16 * 32, dtype=np.float32).reshape(16, 32)
-    y = np.zeros(2, np.float32)
-    copy[1, 64](tma.tensor_map(x, TILE), y, 2)
-    assert serving.in_worker() and y[1] == x[9, 2]
-
-def test_one_order(tma_simulator):
     SEEDS.append(tma_simulator)
-    run()
+    assert serving.in_worker()
 
-def test_seeds():
-    assert SEEDS == []  # of this process
-
-@pytest.mark.tma_explore(limit=100_000)
-def test_all_orders():
-    run()
+def test_of_this_process():
+    assert SEEDS == []
 
 @pytest.mark.tma_explore(limit=3)
 def test_too_many():
-    run()
+    check(2)
 """
 
 
-def test_tests_in_the_simulator_have_a_process_of_it(pytester):
-    pytester.makepyfile(SIMULATED)
-    result = pytester.runpytest_subprocess(*PLUGIN, "--tma-seeds=2", "-v")
-    assert result.parseoutcomes() == {"passed": 4, "failed": 1}, result.outlines
+def test_the_pages_example_in_the_simulator(pytester):
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    pytester.makepyfile(example + MORE)
+    options = ("--tma-seeds=2", "-v", "-k", "not gpu and not sanit")
+    result = pytester.runpytest_subprocess(*PLUGIN, *options)
+    assert result.parseoutcomes() == {"passed": 8, "failed": 1, "deselected": 5}, result.outlines
     for seed in (0, 1):
-        result.stdout.fnmatch_lines([f"*test_one_order?seed {seed}? PASSED*"])
-    result.stdout.fnmatch_lines(["*explored in every order*", "* states *test_all_orders"])
+        result.stdout.fnmatch_lines([f"*test_a_seed?seed {seed}? PASSED*"])
+    result.stdout.fnmatch_lines(["*explored in every order*", "* states *test_every_order"])
     assert "limit" in result.stdout.str()
 
 
@@ -335,14 +316,14 @@ def test_a_report_has_what_the_tool_has_seen():
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """Put a compute-sanitizer on PATH that runs its command and prints a summary."""
+    """Put a compute-sanitizer on PATH that runs its command, if it is to, and prints a summary."""
 
-    def make(summary):
-        tool = tmp_path / "compute-sanitizer"
+    def make(summary, runs=False):
+        tool, command = tmp_path / "compute-sanitizer", '"$@"' if runs else "true"
         tool.write_text(
             f"#!/bin/sh\necho $2 >> {tmp_path}/tools\n"
             f"while [ $1 != {sys.executable} ]; do shift; done\n"
-            f'"$@"\nstatus=$?\ncat <<E\n{summary}\nE\nexit $status\n'
+            f"{command}\nstatus=$?\ncat <<E\n{summary}\nE\nexit $status\n"
         )
         tool.chmod(tool.stat().st_mode | stat.S_IEXEC)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -365,7 +346,7 @@ def test_a_sanitizer_runs_the_test_in_a_process(tmp_path, fake, monkeypatch):
     def check(x=1, tool="memcheck"):
         sanitizer.check(config, f"test_it.py::test[{x}-{tool}]", tool, 60)
 
-    fake("========= ERROR SUMMARY: 0 errors")
+    fake("========= ERROR SUMMARY: 0 errors", runs=True)
     check()
     with pytest.raises(pytest.fail.Exception, match="(?s)the test fails under memcheck.*x == 1"):
         check(2)
