@@ -119,3 +119,4 @@ from numba_tma.ptx import fence_mbarrier_init as fence_mbarrier_init
 from numba_tma.ptx import fence_proxy_async as fence_proxy_async
 from numba_tma.simulator import explore as explore
 from numba_tma.tools import testing as testing
+from numba_tma.tools.map_types import map_type as map_type

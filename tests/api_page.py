@@ -26,6 +26,7 @@ ROOMS = {
     "pipeline": ("Pipelines", "Pipelines, roles, and the handles that a started pipeline is."),
     "ptx": ("Instructions", "[All others](instructions.md) are in `tma.ptx`."),
     "backend": ("Compiler", "Types, for signatures of kernels that are compiled without a GPU."),
+    "tools": ("Signatures", "Compiling and testing: [`tma.testing`](../guide/testing.md)."),
     "simulator": ("In the simulator", "With `NUMBA_ENABLE_CUDASIM=1`, on a CPU."),
 }
 HEAD = """\

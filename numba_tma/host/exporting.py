@@ -45,7 +45,7 @@ def export(
 
     No GPU is needed::
 
-        tma.export(scale, (tma.TensorMapType(2, TILE), float32[:, ::1], float32), "build/scale")
+        tma.export(scale, (tma.map_type(TILE), float32[:, ::1], float32), "build/scale")
 
     Parameters
     ----------

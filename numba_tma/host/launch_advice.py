@@ -103,7 +103,7 @@ def advise(needs: Resources, sm: Processors) -> LaunchAdvice:
             f"suggest_launch: the kernel's pipelines have roles of {sorted(sizes)} threads: no "
             "block has all of them; make their roles by one Roles"
         )
-    by_shared = max(1, sm.shared // (needs.shared + sm.reserved))
+    by_shared = max(1, _by_shared(needs.shared, sm))
     if sizes:
         (block,) = sizes
         threads = f"the block is that of the roles, {block} threads"
@@ -115,13 +115,7 @@ def advise(needs: Resources, sm: Processors) -> LaunchAdvice:
         threads = f"{working} threads of a block work" + f" and {loading} load" * bool(loading)
         if working < wanted:
             threads += f", since {needs.registers} registers a thread allow no more"
-    registers = -(-needs.registers * _WARP // 256) * 256 * -(-block // _WARP)
-    limits = {
-        f"shared memory ({needs.shared:,} B a block)": by_shared,
-        f"registers ({needs.registers} a thread)": sm.registers // max(1, registers),
-        "threads": sm.threads // block,
-        "blocks": sm.blocks,
-    }
+    limits = blocks_by_limit(needs.registers, needs.shared, block, sm)
     limit = min(limits, key=lambda name: limits[name])
     each = max(1, limits[limit])
     x, y, z = needs.requirements.cluster or (1, 1, 1)
@@ -131,6 +125,24 @@ def advise(needs: Resources, sm: Processors) -> LaunchAdvice:
     if x * y * z > 1:
         blocks += f", which hold {clusters} clusters of {x * y * z} at once"
     return LaunchAdvice(grid, block, f"{blocks}; {threads}")
+
+
+def blocks_by_limit(registers: int, shared: int, threads: int, sm: Processors) -> dict[str, int]:
+    """Return how many blocks an SM can hold by each of its limits, which have names for people.
+
+    `registers` are those of a thread, `shared` the bytes of a block.
+    """
+    of_block = -(-registers * _WARP // 256) * 256 * -(-threads // _WARP)
+    return {
+        f"shared memory ({shared:,} B a block)": _by_shared(shared, sm),
+        f"registers ({registers} a thread)": sm.registers // max(1, of_block),
+        "threads": sm.threads // threads,
+        "blocks": sm.blocks,
+    }
+
+
+def _by_shared(shared: int, sm: Processors) -> int:
+    return sm.shared // (shared + sm.reserved)
 
 
 _LARGEST_GROUP = 18  #: SMs of a GPC; a cluster lies within one. Some GPCs have 16.

@@ -11,9 +11,10 @@ from __future__ import annotations
 import functools
 import unittest
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numba_tma.host.annotations import ComputeCapability as ComputeCapability
+from numba_tma.host.annotations import Signature
 from numba_tma.host.environment import gpu_required, simulated
 from numba_tma.tools.assembling import PtxasError as PtxasError
 from numba_tma.tools.assembling import PtxasReport as PtxasReport
@@ -26,6 +27,9 @@ from numba_tma.tools.checking import Checked as Checked
 from numba_tma.tools.checking import CheckError as CheckError
 from numba_tma.tools.checking import check_kernel
 from numba_tma.tools.isolation import run_isolated as run_isolated
+
+if TYPE_CHECKING:
+    from numba_tma.tools.inspecting import Inspection
 
 
 @functools.cache
@@ -50,6 +54,43 @@ def skip_without_gpu() -> None:
         return
     reason = "no GPU with TMA here; `python -m numba_tma doctor` says why"
     raise AssertionError(reason) if gpu_required() else unittest.SkipTest(reason)
+
+
+def inspect(
+    kernel: Callable[..., Any],
+    signature: Signature,
+    threads: int = 128,
+    cc: ComputeCapability = (9, 0, "a"),
+) -> Inspection:
+    """Compile a kernel without a GPU and say what it takes of an SM.
+
+    ::
+
+        found = tma.testing.inspect(scale, (tma.map_type(TILE), types.float32[:, ::1], types.int64))
+        print(found)                 # registers, spills, shared memory, occupancy
+        print(found.ptx_listing())   # what each instruction of this library does
+
+    Parameters
+    ----------
+    kernel
+        A `@cuda.jit` kernel, whose decorator options are kept, or a plain function.
+    signature
+        The argument types, as of `compile_ptx`; `numba_tma.map_type` has those of maps.
+    threads
+        Threads of a block, for the occupancy.
+    cc
+        The compute capability to compile for.
+
+    Returns
+    -------
+    Inspection
+        `ptx`; `report`, which is ptxas's (None where ptxas is not found); `blocks`, `occupancy` and
+        `limited_by` of an SM; `sass`; and `ptx_listing()` and `sass_listing()`, commented line by
+        line. Its repr is a table.
+    """
+    from numba_tma.tools.inspecting import inspect_kernel
+
+    return inspect_kernel(kernel, signature, threads, cc)
 
 
 def check(
