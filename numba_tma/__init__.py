@@ -119,3 +119,8 @@ else:
         _attach()
     else:
         sys.meta_path.insert(0, _ImportOfNumba())
+
+if "IPython" in sys.modules:
+    from numba_tma.tools import pictures
+
+    pictures.install()

@@ -49,6 +49,7 @@ from numba_tma.host.dtypes import DType as DType
 from numba_tma.host.exported_kernel import ExportedKernel as ExportedKernel
 from numba_tma.host.exported_kernel import load as load
 from numba_tma.host.exporting import export as export
+from numba_tma.host.fragment_layout import FragmentLayout as FragmentLayout
 from numba_tma.host.gather import GatherMap as GatherMap
 from numba_tma.host.gather import gather_map as gather_map
 from numba_tma.host.im2col import Im2colMap as Im2colMap

@@ -6,7 +6,7 @@ They need matplotlib, which is imported when a picture is asked for.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from numba_tma.simulator.trace import _STAGE, _STATES, Event, Trace
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
 CHUNK = 16  # bytes that a swizzle moves as one
 LINE = 128  # bytes that all 32 banks hold side by side
 GROUPS = LINE // CHUNK
@@ -53,20 +54,16 @@ def swizzle(tile: Tile, ax: Axes | None = None) -> Axes:
     ValueError
         If the tile's rows are no multiple of 16 bytes.
     """
-    *leading, inner = tile.shape
-    row_bytes = inner * tile.itemsize
+    row_bytes = tile.shape[-1] * tile.itemsize
     if row_bytes % CHUNK:
         raise ValueError(
             f"swizzle(): {tile} has rows of {row_bytes} B, which cannot be drawn in chunks of "
             f"{CHUNK} B: use a multiple of {CHUNK // tile.itemsize} along the innermost axis"
         )
-    starts = np.ix_(*map(np.arange, leading), np.arange(0, inner, CHUNK // tile.itemsize))
-    place = np.ravel(tile.offset(*starts)) // CHUNK
-    chunks, lines = row_bytes // CHUNK, -(-tile.shared_nbytes // LINE)
-    source = np.full(lines * GROUPS, -1)
-    source[place] = np.arange(place.size)
+    row, chunk = places_of_chunks(tile)
+    lines = len(row)
     shown = min(lines, MAX_LINES)
-    row, chunk = np.divmod(source.reshape(lines, GROUPS)[:shown], chunks)
+    row, chunk = row[:shown], chunk[:shown]
     if ax is None:
         ax = _new_axes(5.0, 0.8 + 0.34 * shown)
     colours = np.ma.masked_where(row < 0, chunk)
@@ -84,6 +81,21 @@ def swizzle(tile: Tile, ax: Axes | None = None) -> Axes:
     more = f", first {shown} of {lines} lines" if shown < lines else ""
     ax.set_title(f"{tile}{more}", **TEXT)
     return _plain(ax)
+
+
+def places_of_chunks(tile: Tile) -> tuple[IntArray, IntArray]:
+    """Return the row and the number in it of the chunk in each place: (lines, groups); -1: none.
+
+    A line is 128 bytes of shared memory. Rows of the tile are multiples of 16 bytes.
+    """
+    *leading, inner = tile.shape
+    starts = np.ix_(*map(np.arange, leading), np.arange(0, inner, CHUNK // tile.itemsize))
+    place = np.ravel(tile.offset(*starts)) // CHUNK
+    source = np.full(-(-tile.shared_nbytes // LINE) * GROUPS, -1)
+    source[place] = np.arange(place.size)
+    chunks = inner * tile.itemsize // CHUNK
+    row, chunk = np.divmod(source.reshape(-1, GROUPS), chunks)
+    return row, np.where(row < 0, -1, chunk)
 
 
 def timeline(trace: Trace, ax: Axes | None = None) -> Axes:
@@ -120,7 +132,7 @@ def timeline(trace: Trace, ax: Axes | None = None) -> Axes:
             "Python starts"
         )
     events = [event for event in trace.events if event.run == first[0]]
-    stages = _stage_bars(events, first[1])
+    stages = stage_bars(events, first[1])
     if ax is None:
         ax = _new_axes(9.0, 1.2 + 0.42 * len(stages))
     shortest = (events[-1].time - events[0].time) / 80  # bar that has room for a number
@@ -129,7 +141,7 @@ def timeline(trace: Trace, ax: Axes | None = None) -> Axes:
             ax.barh(row, end - start, left=start, height=0.8, color=STATES[sign][1])
             if sign == "#" and fill is not None and end - start > shortest:
                 _write(ax, (start + end) / 2, row, str(fill))
-    stores = _store_bars(events)
+    stores = store_bars(events)
     for start, end in stores:
         ax.barh(len(stages), end - start, left=start, height=0.4, color=STORING[1])
     for name, colour in [*STATES.values(), *[STORING] * bool(stores)]:
@@ -146,7 +158,7 @@ def timeline(trace: Trace, ax: Axes | None = None) -> Axes:
 Bar = tuple[str, int, int, int | None]  # sign, first step, step after the last, number of the fill
 
 
-def _stage_bars(events: list[Event], pipeline: str) -> dict[int, list[Bar]]:
+def stage_bars(events: list[Event], pipeline: str) -> dict[int, list[Bar]]:
     """Return the bars of each stage, for every state but free."""
     changes: dict[int, list[tuple[str, int, int | None]]] = {}
     fills = 0
@@ -172,7 +184,7 @@ def _stage_bars(events: list[Event], pipeline: str) -> dict[int, list[Bar]]:
     }
 
 
-def _store_bars(events: list[Event]) -> list[tuple[int, int]]:
+def store_bars(events: list[Event]) -> list[tuple[int, int]]:
     """Return the intervals with at least one store in flight."""
     in_flight, bars = 0, []
     for event in events:
