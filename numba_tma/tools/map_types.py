@@ -35,7 +35,7 @@ _ALIGNED = 1 << 20  #: stands for the address of an array on the host, which dec
 def map_type(
     tile_or_array: Tile | TensorMap | DeviceArray,
     tile_or_box: Tile | tuple[int, ...] | int | None = None,
-    **options: Any,
+    **options: object,
 ) -> Any:
     """Return the type of a map, for the signature of a kernel that is compiled without a GPU.
 
@@ -81,7 +81,7 @@ def map_type(
     return typeof(tile_or_array)
 
 
-def _planned(array: DeviceArray, tile_or_box: Any, options: dict[str, Any]) -> TensorMap:
+def _planned(array: DeviceArray, tile_or_box: Any, options: dict[str, object]) -> TensorMap:
     """Return a map of an array that no kernel can be launched with."""
     if tile_or_box is None:
         raise TypeError("map_type: an array has a type with a tile: map_type(array, tile)")

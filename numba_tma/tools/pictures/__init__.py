@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from typing import Any
 
 #: The modules and names of classes, and where the function is that draws one.
 SHOWN = {
@@ -39,7 +38,7 @@ def install() -> None:
         html.for_type_by_name(module, name, _drawing(kind))
 
 
-def picture(thing: Any) -> str:
+def picture(thing: object) -> str:
     """Return the HTML that Jupyter shows for a tile, a map, a pipeline or a trace."""
     for cls in type(thing).__mro__:
         if kind := SHOWN.get((cls.__module__, cls.__name__)):
@@ -47,8 +46,8 @@ def picture(thing: Any) -> str:
     raise TypeError(f"picture(): a {type(thing).__name__} has no picture")
 
 
-def _drawing(kind: str) -> Callable[[Any], str]:
-    def draw(thing: Any) -> str:
+def _drawing(kind: str) -> Callable[[object], str]:
+    def draw(thing: object) -> str:
         module = importlib.import_module(f"{__name__}.{kind}")
         return str(module.draw(thing))
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba_tma.host.launch_advice import Processors
+from numba_tma.pipeline.circular import CircularBuffer
+from numba_tma.pipeline.kv import KVPipeline
+from numba_tma.pipeline.store import StorePipeline
+from numba_tma.pipeline.tile import TilePipeline
 from numba_tma.tools.pictures.svg import HUES, Picture, size_of
 
+Pipeline = TilePipeline | CircularBuffer | StorePipeline | KVPipeline
 _WIDTH = 620
 _BLOCK = 232448  #: bytes of shared memory that a block may have
 
 
-def draw(pipeline: Any) -> str:
+def draw(pipeline: Pipeline) -> str:
     """Draw the shared memory of a block, with the parts of the pipeline and what is left."""
     made, sm = Picture(repr(pipeline)), Processors(1)
     parts = pipeline.shared_parts("")
@@ -38,7 +41,7 @@ def draw(pipeline: Any) -> str:
     return made.html()
 
 
-def _facts(pipeline: Any, total: int, sm: Processors) -> list[str]:
+def _facts(pipeline: Pipeline, total: int, sm: Processors) -> list[str]:
     blocks = min(sm.blocks, sm.shared // (total + sm.reserved))
     lines = [
         f"{size_of(total)} of the {size_of(_BLOCK)} that a block may have; by its shared memory, "
@@ -50,7 +53,7 @@ def _facts(pipeline: Any, total: int, sm: Processors) -> list[str]:
         more = (_BLOCK - total) // max(1, each + 16)
         fit = "stage fits" if more == 1 else "stages fit"
         lines.append(f"{more or 'no'} more {fit} beside it")
-    if hasattr(pipeline, "full_arrivals") and hasattr(pipeline, "tx_bytes"):
+    if isinstance(pipeline, TilePipeline):
         nbytes = f" and {size_of(pipeline.tx_bytes)}" if pipeline.filled_by == "tma" else ""
         full, empty = pipeline.full_arrivals, pipeline.empty_arrivals
         lines.append(

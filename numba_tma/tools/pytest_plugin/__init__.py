@@ -256,7 +256,7 @@ def tma_isolated(request: pytest.FixtureRequest) -> Callable[..., Any]:
     raised if the process is lost, and the next call gets a new one.
     """
 
-    def call(function: Callable[..., Any], *args: Any, timeout: float = SECONDS) -> Any:
+    def call(function: Callable[..., Any], *args: object, timeout: float = SECONDS) -> Any:
         if in_worker():
             return function(*args)
         return _worker(request.config, False).call(function, *args, limit=timeout)

@@ -58,7 +58,9 @@ class Worker:
         self._pipe: Any = None
         self._traces: Any = None
 
-    def call(self, function: Callable[..., Any], *args: Any, limit: float, **kwargs: Any) -> Any:
+    def call(
+        self, function: Callable[..., Any], *args: object, limit: float, **kwargs: object
+    ) -> Any:
         """Return what a function returns in the process, within `limit` seconds.
 
         Arguments and result travel by pickle. An exception is raised here, with the traceback of
