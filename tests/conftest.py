@@ -49,7 +49,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Look for garbage after a module, and after tests that made much."""
-    if nextitem is None or nextitem.path != item.path or gc.get_count()[0] > 2_000_000:
+    if nextitem is None or nextitem.path != item.path or gc.get_count()[0] > 200_000:
         spare_the_collector()
 
 

@@ -20,7 +20,7 @@ from tests.generated.program import Case
 from tests.tiers import quick
 
 #: Cases of `make test`. They share objects, whose bodies are compiled once.
-FEW = 500
+FEW = 300
 #: Cases whose programs share objects.
 BLOCK = 100
 #: Cases of `make test-all`, the few included; some are the same, and 5,000 are not.
