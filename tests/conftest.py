@@ -34,8 +34,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu = f"{TESTS / 'gpu'}{os.sep}"
     for item in items:
-        if TESTS / "gpu" in item.path.parents:
+        if str(item.path).startswith(gpu):
             item.add_marker(pytest.mark.gpu)
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.tma_gpu)
