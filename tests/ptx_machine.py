@@ -373,7 +373,7 @@ class _Thread:
             target, *sources = operands
             if kind not in OPERATIONS:
                 raise NotImplementedError(f"the machine does not know {name} {operands}")
-            result = OPERATIONS[kind](modifiers, *(self.read(source) for source in sources))
+            result = OPERATIONS[kind](modifiers, *map(self.read, sources))
             if kind == "mov" and target[0] == "{":  # takes a register apart
                 count = target.count(",") + 1
                 bits = int(modifiers[-1][1:]) // count
