@@ -34,8 +34,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu = f"{TESTS / 'gpu'}{os.sep}"
     for item in items:
-        if TESTS / "gpu" in item.path.parents:
+        if str(item.path).startswith(gpu):
             item.add_marker(pytest.mark.gpu)
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.tma_gpu)
@@ -49,7 +50,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Look for garbage after a module, and after tests that made much."""
-    if nextitem is None or nextitem.path != item.path or gc.get_count()[0] > 2_000_000:
+    if nextitem is None or nextitem.path != item.path or gc.get_count()[0] > 200_000:
         spare_the_collector()
 
 

@@ -6,6 +6,7 @@ from the instruction's name: the heading is its longest prefix in `CHAPTERS`.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
@@ -244,6 +245,7 @@ def family(name: str, rows: Iterable[Instruction]) -> str:
     )
 
 
+@functools.cache
 def page() -> str:
     """Return what docs/reference/instructions.md should say now."""
     rows = sorted(ptx.TABLE.values(), key=lambda row: row.family)  # a family's in source order

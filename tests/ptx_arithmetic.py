@@ -56,8 +56,9 @@ def arithmetic(function: Callable[..., Any]) -> Callable[..., int]:
             with np.errstate(all="ignore"):
                 return from_float(function(*(to_float(v, kind) for v in values)), kind)
         bits = int(kind[1:])
-        convert = signed if kind[0] == "s" else lambda v, n: v % (1 << n)
-        return int(function(*(convert(v, bits) for v in values))) % (1 << bits)
+        if kind[0] == "s":
+            return int(function(*[signed(v, bits) for v in values])) % (1 << bits)
+        return int(function(*[v % (1 << bits) for v in values])) % (1 << bits)
 
     return apply
 

@@ -29,11 +29,11 @@ START_NANOSECONDS = 10**18  # of the clock, which counts from 1970
 STEP_NANOSECONDS = 10**9  # of an instruction: the waits of debug mode end soon
 
 #: What is logged. Of these, the first operand of those in RESULTS is written.
-LOGGED = (
+LOGGED = {
     *("cp", "mbarrier", "wgmma", "fence", "elect"),
     *("tcgen05", "prefetch", "griddepcontrol", "setmaxnreg", "membar", "nanosleep"),
     *("createpolicy", "clusterlaunchcontrol", "tensormap", "discard", "activemask", "multimem"),
-)
+}
 RESULTS = re.compile(
     r"(mbarrier\.(try_wait|test_wait|arrive|pending_count)|elect|tcgen05\.ld"
     r"|createpolicy|clusterlaunchcontrol\.query_cancel|activemask)\b"
@@ -373,7 +373,7 @@ class _Thread:
             target, *sources = operands
             if kind not in OPERATIONS:
                 raise NotImplementedError(f"the machine does not know {name} {operands}")
-            result = OPERATIONS[kind](modifiers, *(self.read(source) for source in sources))
+            result = OPERATIONS[kind](modifiers, *map(self.read, sources))
             if kind == "mov" and target[0] == "{":  # takes a register apart
                 count = target.count(",") + 1
                 bits = int(modifiers[-1][1:]) // count

@@ -148,6 +148,7 @@ def kernel(x):
             "(types.int32,)",
             "barrier.cluster.wait",
             id="a tile and a body",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             "import numba_tma as tma\nfrom numba import cuda, types\n@cuda.jit\ndef kernel(x):\n"

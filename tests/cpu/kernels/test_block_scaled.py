@@ -14,6 +14,7 @@ from numba_tma.kernels.matmul.block_scaled_plan import ScaledConfig
 from numba_tma.tools.testing import compile_ptx, find_tool
 from tests.cpu.kernels.test_matmul_host import BF16, E4M3, Array
 from tests.cpu.kernels.test_matmul_host import gpu as gpu
+from tests.kernels import golden_kernels
 from tests.kernels.block_forms import scaled_form, scaled_signature
 from tests.machine_code import all_in_registers, shortest_loop
 
@@ -63,7 +64,7 @@ def test_a_step_is_its_products_and_one_multiply_add_for_each_sum():
 
 @needs_nvdisasm
 def test_a_step_of_two_products():
-    step = shortest_loop(compiled(scaled_form(CONFIGS[0])), lambda code: "QGMMA" in code)
+    step = shortest_loop(golden_kernels.compiled("block_scaled"), lambda code: "QGMMA" in code)
     products, adds, waits = (places(step, what) for what in ("QGMMA", "FFMA", "WARPGROUP.DEPBAR"))
     assert (len(products), len(adds), len(waits)) == (8, 128, 2)
     assert sum(".reuse" in step[i][1] for i in adds) <= 72

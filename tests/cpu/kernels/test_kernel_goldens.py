@@ -16,6 +16,8 @@ LIKE_OTHERS = {
     *("scale_add", "add_row", "layernorm_odd", "output_pipeline_tmem"),
     # compiled narrower by their own tests
     *("matmul_tcgen05", "matmul_tcgen05_pair", "matmul_mma", "matmul_mxfp8", "matmul_nvfp4_pair"),
+    # compiled in other forms by their own tests
+    *("matmul_unaligned", "matmul_stream_k", "grouped_matmul", "attention_tcgen05"),
 } - {"ring_cluster_2x1", "ring_block_scaled"}
 
 

@@ -90,6 +90,7 @@ def test_the_device_is_supplied_only_while_compiling():
     assert dispatcher.get_current_device is before
 
 
+@pytest.mark.slow
 def test_a_tile_may_be_the_first_global_of_a_process():
     assert "st.global" in run_isolated(compile_tile, timeout=120)
 

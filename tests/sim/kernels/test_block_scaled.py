@@ -57,8 +57,8 @@ def check(*given, config=ONE, **options):
         ((70, 200, 272), ScaledConfig(128, 96, stages=2)),  # tiles of columns of two blocks
         pytest.param((130, 260, 272), ScaledConfig(128, 96, stages=2), marks=pytest.mark.slow),
         pytest.param((200, 320, 144), ScaledConfig(128, 160, stages=2), marks=pytest.mark.slow),
-        ((200, 130, 272), ScaledConfig(256, 128, stages=2)),
-        ((130, 130, 256), ScaledConfig(64, 64, cluster=2, stages=2)),
+        ((200, 100, 272), ScaledConfig(256, 128, stages=2)),
+        ((130, 70, 256), ScaledConfig(64, 64, cluster=2, stages=2)),
         pytest.param((130, 330, 256), ScaledConfig(64, 192, stages=2), marks=pytest.mark.slow),
         pytest.param(
             (300, 64, 304), ScaledConfig(256, 64, cluster=2, stages=2), marks=pytest.mark.slow
@@ -66,7 +66,7 @@ def check(*given, config=ONE, **options):
         pytest.param(
             (70, 90, 528), ScaledConfig(64, 64, stages=2, splits=2), marks=pytest.mark.slow
         ),
-        ((70, 90, 208), ScaledConfig(64, 64, stages=2, splits=5)),  # of two blocks
+        ((40, 90, 208), ScaledConfig(64, 64, stages=2, splits=5)),  # of two blocks
         pytest.param(
             (150, 64, 256), ScaledConfig(64, 64, cluster=2, stages=2), marks=pytest.mark.slow
         ),

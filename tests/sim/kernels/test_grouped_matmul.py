@@ -50,7 +50,7 @@ def test_sizes(name, by_ends):
 
 @pytest.mark.parametrize("name", ["odd", "all in one"])
 def test_pairs_share_b(name):
-    check(np.array(SIZES[name]), config=PAIRS, n=136)
+    check(np.array(SIZES[name]), config=PAIRS, n=72)
 
 
 def test_b_however_it_lies():
@@ -74,7 +74,7 @@ def test_scales():
 
 @pytest.mark.parametrize("alpha", quick([2.0], [1.0, 2.0]))
 def test_rows_that_tma_cannot_write(alpha):
-    check(np.array(SIZES["odd"]), n=71, k=37, alpha=alpha)
+    check(np.array([5, 66]), n=71, k=37, alpha=alpha)
 
 
 @pytest.mark.parametrize(

@@ -74,14 +74,14 @@ def test_pairs_share_b_however_it_lies(layout):
 
 @pytest.mark.parametrize("layout", quick(["TN", "NT"], ["TN", "NT", "NN", "TT"]))
 def test_blocks_side_by_side_share_a_however_it_lies(layout):
-    check(*factors(70, 100, 72, layout=layout), config=Config(64, 32, stages=2, across=2))
+    check(*factors(40, 100, 72, layout=layout), config=Config(64, 32, stages=2, across=2))
 
 
 @pytest.mark.parametrize("layout", quick(["NN"], ["TN", "NT", "NN", "TT"]))
 def test_a_cluster_shares_both_operands(layout):
     """Its last tiles are outside of the matrix."""
     config = Config(64, 32, stages=2, cluster=2, across=2)
-    check(*factors(150, 70, 72, layout=layout), config=config)
+    check(*factors(150, 30, 72, layout=layout), config=config)
 
 
 @pytest.mark.slow

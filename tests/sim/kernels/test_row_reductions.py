@@ -15,6 +15,7 @@ from numba_tma.kernels.rows.plan import RowPlan
 from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum
 from tests.kernels.meeting import ROWS, meeting
 from tests.sim.race_log import Kind, record
+from tests.tiers import quick
 
 
 def values(shape, dtype=np.float32, seed=0):
@@ -149,21 +150,19 @@ def placed(rows, width, dtype, form):
     return flat[start:].reshape(rows, pitch)[:, :width]
 
 
-SLOW = pytest.mark.slow
+FORMS = ["aligned", "shifted", "view"]
+SHORT = (40, 3, ml_dtypes.bfloat16)  # rows of which many are read as one
+LONG = (21, 136, ml_dtypes.bfloat16)  # more columns than a tile has
+OTHERS = [(70, 33, np.float32), (200, 1, np.float16), (33, 129, np.float32), (33, 301, np.float16)]
+NARROW = [(18, n, ml_dtypes.bfloat16) for n in range(2, 71)]
 
 
-@pytest.mark.parametrize("form", ["aligned", "shifted", "view"])
 @pytest.mark.parametrize(
-    ("rows", "width", "dtype"),
-    [
-        (40, 3, ml_dtypes.bfloat16),  # short rows, many read as one
-        (70, 33, np.float32),
-        (21, 136, ml_dtypes.bfloat16),  # more columns than a tile has
-        pytest.param(200, 1, np.float16, marks=SLOW),
-        pytest.param(33, 129, np.float32, marks=SLOW),
-        pytest.param(33, 301, np.float16, marks=SLOW),
-        *(pytest.param(18, n, ml_dtypes.bfloat16, marks=SLOW) for n in range(2, 71)),
-    ],
+    ("rows", "width", "dtype", "form"),
+    quick(
+        [*((*SHORT, form) for form in FORMS), (*OTHERS[0], "shifted"), (*LONG, "view")],
+        [(*case, form) for case in (SHORT, LONG, *OTHERS, *NARROW) for form in FORMS],
+    ),
 )
 def test_columns(small_blocks, rows, width, dtype, form):
     x = placed(rows, width, dtype, form)
