@@ -20,11 +20,11 @@ from tests.generated.program import Case
 from tests.tiers import quick
 
 #: Cases of `make test`. They share objects, whose bodies are compiled once.
-FEW = 240
+FEW = 500
 #: Cases whose programs share objects.
-BLOCK = 120
+BLOCK = 100
 #: Cases of `make test-all`, the few included; some are the same, and 5,000 are not.
-MANY = 6240
+MANY = 6200
 #: Of the cases, one in this many is valid. A compiler takes 20 times as long for these.
 VALID = 25
 #: Of these, one in this many is assembled by ptxas.
