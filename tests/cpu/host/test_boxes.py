@@ -111,6 +111,7 @@ def test_rows_without_a_swizzle_stay_together():
         (Tile((2, 300, 8), "f32"), (1, 100, 8)),
         (Tile(1536, "f32"), (256,)),
         (Tile((2, 2, 320, 2, 32), "u8", Swizzle.B32), (1, 1, 160, 2, 32)),
+        (Tile((257, 8, 64), "bf16", Swizzle.B128), (1, 8, 64)),  # 257 is prime
     ],
 )
 def test_a_box_is_the_largest_part_in_one_piece(tile, box):

@@ -58,5 +58,10 @@ def test_places_that_there_are_not():
     layout = ScaleLayout(scale_tile(128, 256, "nvfp4"))
     with pytest.raises(ValueError, match="has 4 atoms along K and 1 along the rows"):
         layout.descriptor(0, 4)
+    for address in (64, -128, 1 << 18):
+        with pytest.raises(ValueError, match="start at a multiple of 128 B below 256 KiB"):
+            layout.descriptor(address)
     with pytest.raises(ValueError, match="start at a multiple of 128 B below 256 KiB"):
-        layout.descriptor(64)
+        layout.descriptor((1 << 18) - layout.offset(3), 3)  # the tile begins there, not its atom
+    for address in (0, 128, (1 << 18) - 128):
+        assert matrix_addresses(layout.descriptor(address), 1, 1)[0, 0] == address
