@@ -38,18 +38,6 @@ def test_known_sizes():
     assert (V.num_barriers, V.num_qk_stages_effective) == (8, 1)
 
 
-@pytest.mark.parametrize("debug", [False, True])
-@pytest.mark.parametrize("holds", ["k", "v", "kv"])
-def test_barriers_and_ledgers_fill_their_memory(holds, debug):
-    kv = ring(holds, stages=3, debug=debug)
-    each = 3 * (1 if holds == "v" else 2)  # a full and an empty barrier, in debug mode a ledger
-    kinds = [0, kv.empty_offset, *([kv.ledger_offset] if debug else [])]
-    used = sorted(kv.barriers_offset + at + 8 * i for at in kinds for i in range(each))
-    assert used == list(range(kv.storage_nbytes, kv.nbytes, 8))
-    assert kv.nbytes == kv.storage_nbytes + 8 * kv.num_barriers
-    assert bool(kv.ledger_offset) == debug
-
-
 @pytest.mark.parametrize(
     ("holds", "expected"),
     [("k", (64, 128, True, 2)), ("v", (128, 128, False, 1)), ("kv", (64, 128, True, 2))],
