@@ -311,6 +311,17 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("numba_tma/host/device_memory.py", "_MOST_BLOCKS = 17"): (
         "The number bounds the memory that waits to be freed."
     ),
+    **{
+        ("numba_tma/host/scale_factors.py", line): "One element is no multiple of an atom's."
+        for line in (
+            "if rows < 1 or k <= 1 or k % step:",
+            "if rows < 1 or k < 2 or k % step:",
+        )
+    },
+    (
+        "numba_tma/host/scale_factors.py",
+        "codes = np.arange(2 << dtype.bits, dtype=np.uint8)",
+    ): "The codes behind those of a type are negative numbers, or with 8 bits the same again.",
     ("numba_tma/host/launch_advice.py", "_WORKING, _FEWEST = 513, 128"): (
         "Its quotients by numbers of blocks are rounded down to warps."
     ),

@@ -172,6 +172,20 @@ def test_values_are_rounded_to_nearest_and_ties_to_even(name):
         rounded, scales = quantize(blocks, name)
         assert (decode_scales(scales, kind.scale) == 1).all()
         assert (rounded[:, 1:] == sign * values[nearest][:, None]).all()
+        assert rounded.view(np.uint8).max() < 1 << kind.element.bits
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "code"),
+    [("mxfp8", 1e300, 254), ("mxfp8", 2.0**-119, 0), ("mxfp8", 1e-300, 0), ("mxfp4", 2.0**129, 254),
+     ("nvfp4", 2688, 0x7E), ("nvfp4", 2700, 0x7E), ("nvfp4", 1e9, 0x7E)],
+)  # fmt: skip
+def test_scales_end_where_their_type_does(name, x, code):
+    values, scales = quantize(np.full(32, x), name)
+    assert set(scales.view(np.uint8).tolist()) == {code}
+    factor = decode_scales(scales, FORMATS[name].scale)[0]
+    largest = float(ml_dtypes.finfo(values.dtype).max)
+    assert set(values.astype(np.float64).tolist()) == {min(x / factor, largest) if x > 1e-99 else 0}
 
 
 def test_blocks_whose_scale_is_0_are_zeros():
