@@ -12,12 +12,19 @@ _WITH_SLOTS = ("components", "memory", "protocol", "trace")
 
 #: (path, the line with the mutation) to the reason.
 EQUIVALENT: dict[tuple[str, str], str] = {
-    ("numba_tma/host/sparse_metadata.py", "return 2 if bits <= 9 else 1"): (
-        "Sparse elements have 8, 16 or 32 bits."
-    ),
-    ("numba_tma/host/sparse_metadata.py", "wide = bits > 9"): (
-        "Sparse elements have 8, 16 or 32 bits."
-    ),
+    **{
+        ("numba_tma/host/sparse_metadata.py", line): "Sparse elements have 8, 16 or 32 bits."
+        for line in (
+            "return 2 if bits <= 9 else 1",
+            "wide = bits > 9",
+            "blocks, each = rows // m, 8 if bits > 9 else 16",
+            "first = step // 2 * 2 if bits > 9 else 2 * step",
+        )
+    },
+    (
+        "numba_tma/host/sparse_metadata.py",
+        "np.bitwise_or.at(words[block], (at.lane - lane, at.column + first), values[block])",
+    ): "The folds of the lanes are written from the last one on.",
     ("numba_tma/host/packed_rules.py", "if nbytes % (whole := dtype.nbytes(129)):"): (
         "129 elements of 4 or 6 bits take as many whole bytes as 128."
     ),
