@@ -25,6 +25,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/host/sparse_metadata.py",
         "np.bitwise_or.at(words[block], (at.lane - lane, at.column + first), values[block])",
     ): "The folds of the lanes are written from the last one on.",
+    (
+        "numba_tma/host/mma_rules.py",
+        "def fragment_coords(i: Any, thread: Any, itemsize: int = 5) -> tuple[Any, Any]:",
+    ): "Elements of more than one byte have one layout.",
     ("numba_tma/host/packed_rules.py", "if nbytes % (whole := dtype.nbytes(129)):"): (
         "129 elements of 4 or 6 bits take as many whole bytes as 128."
     ),
