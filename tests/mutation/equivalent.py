@@ -158,6 +158,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/host/race_replay.py",
         "self._groups = np.zeros((3, self.actors), np.int32)  # closed bulk and wgmma groups",
     ): "The groups have two kinds, and nothing goes through the rows of the array.",
+    (
+        "numba_tma/host/tcgen05_rules.py",
+        "if _n_step(a, b, b_name, cta_group) <= 9 * cta_group:",
+    ): "Steps of N are 8, 16 or 32 columns.",
     ("numba_tma/host/tcgen05_rules.py", "return tuple(range(step, 258, step))"): (
         "No multiple of a step, which is at least 8, is 257."
     ),
