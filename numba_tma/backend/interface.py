@@ -81,7 +81,6 @@ class Declaration:
 
 #: Every declaration of this process, in order.
 DECLARATIONS: list[Declaration] = []
-_NATIVES: set[Any] = set()
 _at_once: Callable[[], None] | None = None
 
 
@@ -190,15 +189,8 @@ def native(subject: T) -> T:
     ``numba_tma.backend.lowering.shared``. A native without a lowering is an error at the first
     compile.
     """
-    if not simulated():
-        _NATIVES.add(subject)
-        _declare("native", subject)
+    _declare("native", subject)
     return subject
-
-
-def is_native(subject: Any) -> bool:
-    """Return whether a function, method or class was declared `native`."""
-    return subject in _NATIVES
 
 
 def compile_time(function: F) -> F:

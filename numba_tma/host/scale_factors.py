@@ -194,7 +194,7 @@ def _rounded(x: NDArray[np.float64], dtype: DType) -> NDArray[Any]:
     values = codes.view(dtype.numpy).astype(np.float64)
     known = np.isfinite(values) & ~np.signbit(values)
     codes, values = codes[known], values[known]  # ascending, as IEEE's codes are
-    above = np.minimum(np.searchsorted(values, np.abs(x)), len(values) - 1)
+    above = np.searchsorted(values, np.abs(x))
     below = np.maximum(above - 1, 0)
     middle = (values[below] + values[above]) / 2
     down = (np.abs(x) < middle) | ((np.abs(x) == middle) & (codes[below] % 2 == 0))

@@ -190,7 +190,7 @@ def _image(codes: Cells, bits: int, rows: int, m: int, columns: int) -> NDArray[
     steps = codes.reshape(blocks, m, -1, each)
     for step in range(steps.shape[2]):
         first = step // 2 * 2 if bits > 8 else 2 * step
-        at = metadata_cells(bits, m, step % 2 if bits > 8 else 0)
+        at = metadata_cells(bits, m, step % 2)
         values = (steps[:, :, step] << at.shift).astype(np.uint32)
         for lane in range(0, LANES, m):
             for block in range(blocks):

@@ -391,8 +391,6 @@ def _of_role_up_to(
 
 @compile_time
 def _before(number: int) -> int:
-    if number <= 0:
-        raise ValueError("there is no role before the first")
     return number - 1
 
 

@@ -12,12 +12,23 @@ _WITH_SLOTS = ("components", "memory", "protocol", "trace")
 
 #: (path, the line with the mutation) to the reason.
 EQUIVALENT: dict[tuple[str, str], str] = {
-    ("numba_tma/host/sparse_metadata.py", "return 2 if bits <= 9 else 1"): (
-        "Sparse elements have 8, 16 or 32 bits."
-    ),
-    ("numba_tma/host/sparse_metadata.py", "wide = bits > 9"): (
-        "Sparse elements have 8, 16 or 32 bits."
-    ),
+    **{
+        ("numba_tma/host/sparse_metadata.py", line): "Sparse elements have 8, 16 or 32 bits."
+        for line in (
+            "return 2 if bits <= 9 else 1",
+            "wide = bits > 9",
+            "blocks, each = rows // m, 8 if bits > 9 else 16",
+            "first = step // 2 * 2 if bits > 9 else 2 * step",
+        )
+    },
+    (
+        "numba_tma/host/sparse_metadata.py",
+        "np.bitwise_or.at(words[block], (at.lane - lane, at.column + first), values[block])",
+    ): "The folds of the lanes are written from the last one on.",
+    (
+        "numba_tma/host/mma_rules.py",
+        "def fragment_coords(i: Any, thread: Any, itemsize: int = 5) -> tuple[Any, Any]:",
+    ): "Elements of more than one byte have one layout.",
     ("numba_tma/host/packed_rules.py", "if nbytes % (whole := dtype.nbytes(129)):"): (
         "129 elements of 4 or 6 bits take as many whole bytes as 128."
     ),
@@ -147,6 +158,10 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "numba_tma/host/race_replay.py",
         "self._groups = np.zeros((3, self.actors), np.int32)  # closed bulk and wgmma groups",
     ): "The groups have two kinds, and nothing goes through the rows of the array.",
+    (
+        "numba_tma/host/tcgen05_rules.py",
+        "if _n_step(a, b, b_name, cta_group) <= 9 * cta_group:",
+    ): "Steps of N are 8, 16 or 32 columns.",
     ("numba_tma/host/tcgen05_rules.py", "return tuple(range(step, 258, step))"): (
         "No multiple of a step, which is at least 8, is 257."
     ),
@@ -311,6 +326,17 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ("numba_tma/host/device_memory.py", "_MOST_BLOCKS = 17"): (
         "The number bounds the memory that waits to be freed."
     ),
+    **{
+        ("numba_tma/host/scale_factors.py", line): "One element is no multiple of an atom's."
+        for line in (
+            "if rows < 1 or k <= 1 or k % step:",
+            "if rows < 1 or k < 2 or k % step:",
+        )
+    },
+    (
+        "numba_tma/host/scale_factors.py",
+        "codes = np.arange(2 << dtype.bits, dtype=np.uint8)",
+    ): "The codes behind those of a type are negative numbers, or with 8 bits the same again.",
     ("numba_tma/host/launch_advice.py", "_WORKING, _FEWEST = 513, 128"): (
         "Its quotients by numbers of blocks are rounded down to warps."
     ),
@@ -364,6 +390,9 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ],
     ("matmul/stream_k_kernel.py", "A kernel without sources reads none."): ["sources: Any = 1"],
     ("matmul/kernel.py", "A kernel without sources reads none."): ["sources: Any = 1"],
+    ("matmul/block_scaled_kernel.py", "`no_sums` stores none of a second product."): [
+        "return sums, 1",
+    ],
     ("_host/call_key.py", "The number bounds the time for readers that will not be used again."): [
         "_MOST_NEAR = 17  # readers that are made for a form",
     ],

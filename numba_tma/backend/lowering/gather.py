@@ -77,7 +77,7 @@ def _is_list(rows: types.Type) -> bool:
 
 
 def _accept_rows(what: str, rows: types.Type) -> types.Type:
-    if isinstance(rows, types.BaseTuple) and len(rows) > 0:
+    if isinstance(rows, types.BaseTuple):  # of as many as the tile has rows: `check_rows`
         if all(isinstance(types.unliteral(t), types.Integer) for t in rows):
             return types.UniTuple(types.int32, len(rows))
     if _is_list(rows):

@@ -21,7 +21,6 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import typeof_impl
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
 
-from numba_tma.backend.interface import is_native
 from numba_tma.backend.numba_cuda.constants import CHECKED, known
 from numba_tma.backend.numba_cuda.fresh import holds_mutable
 from numba_tma.backend.numba_cuda.functions import Body, LiteralTemplate, body_template
@@ -68,9 +67,6 @@ def _register_record(cls: type, static: tuple[str, ...], mutable: bool, local: b
 
 def _add_members(cls: type, description: Description, owner: type) -> None:
     for name, member in vars(owner).items():
-        function = member.fget if isinstance(member, property) else member
-        if isinstance(function, FunctionType) and is_native(function):
-            continue
         if isinstance(member, FunctionType) and not name.startswith("__"):
             description.methods[name] = _PythonMethod(cls, name, member)
         elif isinstance(member, FunctionType) and name == "__getattr__":
@@ -90,8 +86,7 @@ def _register_constant(cls: type) -> None:
     """Register a `numba_tma.backend.interface.constant_class`."""
     description = Description(("value",), {}, {}, False, False, ObjectType)
     for name in getattr(cls, "device_methods", ()):
-        if not is_native(getattr(cls, name)):
-            description.methods[name] = _PythonMethod(cls, name, getattr(cls, name))
+        description.methods[name] = _PythonMethod(cls, name, getattr(cls, name))
     DESCRIPTIONS[cls] = description
     typeof_impl.register(cls)(lambda value, context: ObjectType(cls, (value,)))
     refuse_calls(cls)

@@ -17,7 +17,10 @@ from numba_tma.host.mma_rules import (
     FORMS,
     FRAGMENT_DTYPES,
     RegisterOperand,
+    check_fragment,
+    check_place,
     check_product,
+    check_rows,
     fragment_coords,
     num_elements,
     num_registers,
@@ -307,6 +310,43 @@ def test_rows_are_two_loads():
 
     found = emitted(body, types.float32[:, ::1], types.int32)
     assert len(named(found, "ld.shared.f32")) == 2
+
+
+def test_rows_are_in_a_tile_of_64_or_more():
+    f32 = as_dtype("f32")
+    for start in (None, 0):
+        check_rows((64,), f32, start)
+        with pytest.raises(ValueError, match="64 rows from 0 on are not in a tile of 63"):
+            check_rows((63,), f32, start)
+    check_rows((72,), f32, 8)
+    for start in (-1, 9):
+        with pytest.raises(ValueError, match=f"64 rows from {start} on are not in a tile of 72"):
+            check_rows((72,), f32, start)
+
+
+def test_a_fragment_lies_in_whole_units_of_a_tile():
+    bf16 = as_dtype("bf16")
+    check_place((64, 24), (None, 8), 16, bf16, "store")
+    for shape, at, n, said in (
+        ((64, 20), (0, 0), 16, "the tile's rows have 20 elements of bf16; .* a multiple of 8"),
+        ((64, 24), (0, 4), 16, "the column is 4; .* use a multiple of 8 of bf16"),
+        ((64, 24), (1, 8), 16, "64 x 16 from row 1 on does not fit"),
+        ((64, 24), (None, 16), 16, "64 x 16 from column 16 on does not fit"),
+        ((64,), (0, 0), 16, r"the tile has the shape \(64,\); a fragment is a matrix"),
+    ):
+        with pytest.raises(ValueError, match=f"^store: .*{said}"):
+            check_place(shape, at, n, bf16, "store")
+    check_place((64, 48), (0, 16), 32, as_dtype("e4m3"), "store")
+
+
+@pytest.mark.parametrize(("dtype", "step"), [("f32", 8), ("bf16", 8), ("e4m3", 16)])
+def test_columns_of_a_fragment(dtype, step):
+    for n in (step, 256):
+        assert check_fragment(n, dtype, "fragment").name == dtype
+    for n in (float(step), str(step), None, 0, -step, step // 2, step + 4, 256 + step):
+        said = f"fragment: n is {n!r}; a fragment of {dtype} has {step} to 256 columns, a multiple"
+        with pytest.raises(ValueError, match=said):
+            check_fragment(n, dtype, "fragment")
 
 
 def test_an_array_of_any_layout_is_stored_to():

@@ -111,6 +111,8 @@ def test_rows_without_a_swizzle_stay_together():
         (Tile((2, 300, 8), "f32"), (1, 100, 8)),
         (Tile(1536, "f32"), (256,)),
         (Tile((2, 2, 320, 2, 32), "u8", Swizzle.B32), (1, 1, 160, 2, 32)),
+        (Tile((2, 256, 32), "f32", Swizzle.B128), (2, 256, 32)),
+        (Tile((257, 8, 64), "bf16", Swizzle.B128), (1, 8, 64)),  # 257 is prime
     ],
 )
 def test_a_box_is_the_largest_part_in_one_piece(tile, box):
@@ -121,6 +123,7 @@ def test_a_box_is_the_largest_part_in_one_piece(tile, box):
 def test_element_strides_make_boxes_smaller():
     tile = Tile((256, 64), "bf16", Swizzle.B128)
     assert cut(tile) == (256, 64) and cut(tile, (8, 1)) == (32, 64)
+    assert [cut(Tile((2, 8, 64), "bf16"), (n, 1, 1)) for n in (256, 999)] == 2 * [(1, 8, 64)]
     assert Copies(tile, (8, 1)).starts[1] == (32 * 128, (256, 0))
 
 

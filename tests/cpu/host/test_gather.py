@@ -246,6 +246,7 @@ PARTIAL = TensorMapType(2, TILE, None, "short rows", mode="gather")
     ("kernel", "x", "cc", "part"),
     [
         (gathers((0, 1, 2), 0), MAP, SM_100A, "3 row numbers for a tile of 8 rows"),
+        (gathers((), 0), MAP, SM_100A, "0 row numbers for a tile of 8 rows"),
         (gathers(EIGHT, 4), MAP, SM_100A, "the column is 4, which is 8 B into the row"),
         (gathers(EIGHT, 0, PLAIN), MAP, SM_100A, "make the map with gather_map(array, Tile((8, 6"),
         (gathers(EIGHT, 0), TensorMapType(2, TILE), SM_100A, "a tiled one: use its load"),

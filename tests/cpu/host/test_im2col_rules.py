@@ -1,6 +1,7 @@
 """The rules of im2col maps one by one, on both sides of each bound, with axis and repair."""
 
 import itertools
+from functools import partial
 
 import pytest
 
@@ -178,3 +179,12 @@ def test_what_the_wide_modes_lack():
         assert len(found) == len(starts)
         assert all(text.startswith(start) for text, start in zip(found, starts, strict=True))
     assert rules.wide_violations((64,), "w128", Swizzle.B64, None) == []  # its rank is wrong
+
+
+def test_a_wide_copy_walks_over_one_row():
+    box, extents = PixelBox((-1, -2), (0, -1), (2, 3)), (5, 9)
+    row = box.at_row(extents, (3, 4))
+    assert row.output_shape(extents) == (1, box.output_shape(extents)[1])
+    places = itertools.product(range(-9, 9), range(-9, 19))
+    assert [*filter(partial(row.holds, extents), places)] == [(3, w) for w in range(-2, 8)]
+    assert row.stride[1] == 3

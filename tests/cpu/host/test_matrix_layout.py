@@ -73,6 +73,7 @@ def test_leading_axes_are_rows():
 def test_an_unswizzled_tile_of_one_chunk_needs_no_axis_for_it():
     flat, deep = (MatrixLayout(Tile(s, "f16"), "MN") for s in ((32, 8), (1, 32, 8)))
     assert flat.descriptor(128, 1) == deep.descriptor(128, 1)
+    assert (flat.rows, flat.k) == (deep.rows, deep.k) == (8, 32)
 
 
 # ------------------------------------------------------------------------------- bits
@@ -165,6 +166,13 @@ def test_what_cannot_be_read(instruction, major, shape, dtype, swizzle, said):
     assert f"is no {major}-major operand of {instruction}: " in text
     assert f"{instruction} reads: K-major (rows, K) of f16, bf16" in text
     assert "MN-major (K, rows) of f16, bf16" in text
+
+
+def test_offsets_have_14_bits_of_chunks():
+    layout = MatrixLayout(Tile((2, 0x3FF8, 8), "f16"), "K")
+    assert layout.leading == 0x3FF8 << 4 == layout.low >> 16 << 4
+    with pytest.raises(ValueError, match="leading dimension offset is 262,144 B, more than the 26"):
+        MatrixLayout(Tile((2, 0x4000, 8), "f16"), "K")
 
 
 def test_several_broken_rules_are_all_said():

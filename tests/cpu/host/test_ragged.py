@@ -136,6 +136,17 @@ def test_what_is_encoded_is_shifted(encoded):
     assert encoded[0]["strides"] == (2048, 2048, 512, 256, 4)
 
 
+def test_a_shifted_extent_is_the_next_power_of_two():
+    rows = (1, 2, 3, 4, 5, 8, 9, 1023, 1024, 1025)
+    made = [ragged_tensor_map(Array((n, 64)), (1, 32), encoding="shift") for n in rows]
+    assert [y.extent for y in made] == [1, 2, 4, 4, 8, 8, 16, 1024, 1024, 2048]
+
+
+def test_a_map_keeps_its_array():
+    array = Array((8, 64))
+    assert ragged_tensor_map(array, (4, 32)).array is array
+
+
 def test_a_tile_of_several_boxes_is_encoded_by_its_box(encoded):
     head = Tile((512, 1, 128), "bf16", tma.Swizzle.B128)  # 2 boxes of rows, in 2 slabs
     y = ragged_tensor_map(Array((1000, 4, 128), np.uint16), head, dtype="bf16")
@@ -228,6 +239,23 @@ def test_the_type_of_wrapping_maps_does_not_depend_on_the_array():
 def test_what_cannot_be_described(array, box, options, message):
     with pytest.raises(ValueError, match=message):
         ragged_tensor_map(array, box, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"axis": "0"}, {"axis": 1.0}, {"axis": None}, {"encoding": 1}, {"encoding": ("wrap",)}],
+)
+def test_an_axis_is_an_integer_and_an_encoding_a_word(options):
+    axis, encoding = options.get("axis", 0), options.get("encoding")
+    said = f"axis is {axis!r} and encoding is {encoding!r}; give an integer, and"
+    with pytest.raises(TypeError, match=re.escape(said)):
+        ragged_tensor_map(Array((8, 64)), (4, 32), **options)
+
+
+def test_an_option_without_a_hash_is_named():
+    for name in ("swizzle", "l2_promotion", "oob_fill"):
+        with pytest.raises(TypeError, match=rf"ragged_tensor_map\({name}=\[3\]\): "):
+            ragged_tensor_map(Array((8, 64)), (4, 32), **{name: [3]})
 
 
 def test_the_rules_of_the_array_are_said_of_a_ragged_map():

@@ -25,6 +25,8 @@ from numba_tma.host.scale_factors import (
 )
 from numba_tma.pipeline import BlockScaledTilePayload, TilePipeline
 
+UE8M0 = ml_dtypes.float8_e8m0fnu
+
 # ----------------------------------------------------------------------------- atoms
 
 
@@ -94,6 +96,7 @@ def test_tiles_of_scales(arguments, shape):
     kind = FORMATS[arguments[2]]
     assert tile == Tile(shape, kind.scale)
     assert tile == scale_tile(*arguments[:2], dtype=kind.scale, block=kind.block)
+    assert scale_tile(1, 128) == scale_tile(128, 128, "mxfp8"), "of ue8m0, for 32 elements each"
 
 
 def test_a_payload_holds_them():
@@ -116,6 +119,7 @@ def test_a_payload_holds_them():
         (lambda: to_blocked(np.zeros(4, np.uint8)), "has shape (4,)"),
         (lambda: from_blocked(np.zeros(512, np.uint8), 129, 4), "(129, 4) scales take (2, 1, 2,"),
         (lambda: quantize(np.zeros((2, 40)), "mxfp8"), "a multiple of 32 along the last axis"),
+        (lambda: quantize(np.zeros(()), "mxfp8"), "x=...) has shape (); mxfp8 takes a multiple of"),
         (lambda: quantize(np.full((2, 32), np.inf), "mxfp8"), "not finite, which mxfp8 cannot"),
         (lambda: quantize(np.zeros((2, 32)), "fp8"), "format is 'fp8'"),
         (lambda: dequantize(np.zeros((2, 30)), np.zeros((2, 4), np.uint8)), "do not divide"),
@@ -142,6 +146,54 @@ def test_known_values():
     values, scales = quantize(x[:, :16], "nvfp4")  # 500 / 6 = 83.3, and e4m3 has 80 and 88
     assert scales.astype(np.float32).tolist() == [[80]]
     assert values[0, :4].astype(np.float32).tolist() == [6, 0, 0, 6]
+
+
+def test_a_vector_is_a_row():
+    x = np.arange(64.0)
+    for part in (x[:32], x):
+        values, scales = quantize(part, "mxfp8")
+        row = quantize(part[None], "mxfp8")
+        assert values.shape == part.shape and scales.shape == (len(part) // 32,)
+        np.testing.assert_array_equal(dequantize(values, scales), dequantize(*row)[0])
+    assert dequantize(np.ones(3), np.full(1, 2, UE8M0)).tolist() == [2, 2, 2]  # of any block
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_values_are_rounded_to_nearest_and_ties_to_even(name):
+    kind = FORMATS[name]
+    values = np.arange(1 << kind.element.bits - 1, dtype=np.uint8).view(kind.element.numpy)
+    values = values[np.isfinite(values)].astype(np.float64)
+    middles = (values[1:] + values[:-1]) / 2
+    x = np.concatenate([values, middles, np.nextafter(middles, 0), np.nextafter(middles, 999)])
+    nearest = [min(range(len(values)), key=lambda i: (abs(values[i] - n), i % 2)) for n in x]
+    for sign in (1, -1):
+        blocks = np.repeat(sign * x[:, None], kind.block, 1)
+        blocks[:, 0] = values[-1]  # by which the scale is 1
+        rounded, scales = quantize(blocks, name)
+        assert (decode_scales(scales, kind.scale) == 1).all()
+        assert (rounded[:, 1:] == sign * values[nearest][:, None]).all()
+        assert rounded.view(np.uint8).max() < 1 << kind.element.bits
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "code"),
+    [("mxfp8", 1e300, 254), ("mxfp8", 2.0**-119, 0), ("mxfp8", 1e-300, 0), ("mxfp4", 2.0**129, 254),
+     ("nvfp4", 2688, 0x7E), ("nvfp4", 2700, 0x7E), ("nvfp4", 1e9, 0x7E)],
+)  # fmt: skip
+def test_scales_end_where_their_type_does(name, x, code):
+    values, scales = quantize(np.full(32, x), name)
+    assert set(scales.view(np.uint8).tolist()) == {code}
+    factor = decode_scales(scales, FORMATS[name].scale)[0]
+    largest = float(ml_dtypes.finfo(values.dtype).max)
+    assert set(values.astype(np.float64).tolist()) == {min(x / factor, largest) if x > 1e-99 else 0}
+
+
+def test_blocks_whose_scale_is_0_are_zeros():
+    x = np.full((2, 16), 2.0**-12)  # a sixth of which e4m3 rounds to 0
+    x[1, ::2] = -4
+    values, scales = quantize(x, "nvfp4")
+    assert scales.view(np.uint8)[0] == 0 and not values[0].view(np.uint8).any()
+    assert values[1].astype(np.float32).tolist() == [-6, 0] * 8
 
 
 def test_decoded_scales():

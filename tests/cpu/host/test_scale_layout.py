@@ -39,7 +39,7 @@ def test_the_first_atom_is_meant_where_no_place_is_given(method):
 def test_columns():
     layout = ScaleLayout(scale_tile(192, 512, "mxfp8"))  # 192 rows take two atoms
     assert (layout.row_atoms, layout.k_atoms, layout.columns) == (2, 4, 8)
-    assert [layout.column(k, row) for k in range(2) for row in range(2)] == [0, 4, 8, 12]
+    assert [layout.column(k, row) for k in range(4) for row in range(2)] == [*range(0, 32, 4)]
 
 
 @pytest.mark.parametrize(
@@ -58,5 +58,12 @@ def test_places_that_there_are_not():
     layout = ScaleLayout(scale_tile(128, 256, "nvfp4"))
     with pytest.raises(ValueError, match="has 4 atoms along K and 1 along the rows"):
         layout.descriptor(0, 4)
+    with pytest.raises(ValueError, match="k is 4 and row is 0; .* 4 atoms along K and 1 along the"):
+        layout.column(4)
+    for address in (64, -128, 1 << 18):
+        with pytest.raises(ValueError, match="start at a multiple of 128 B below 256 KiB"):
+            layout.descriptor(address)
     with pytest.raises(ValueError, match="start at a multiple of 128 B below 256 KiB"):
-        layout.descriptor(64)
+        layout.descriptor((1 << 18) - layout.offset(3), 3)  # the tile begins there, not its atom
+    for address in (0, 128, (1 << 18) - 128):
+        assert matrix_addresses(layout.descriptor(address), 1, 1)[0, 0] == address

@@ -9,22 +9,27 @@ from numba_tma.host.sparse_metadata import SPARSE_TYPES, metadata_cells
 from tests.kernels.tensor_variants import sparse_rows
 
 
-def dense(stored, metadata, k, size):
-    """Return A of 8-bit elements from what is stored: the reverse of compression, bit by bit."""
-    out = np.zeros((len(stored), k))
-    for row, column in np.ndindex(stored.shape):
-        group, which = divmod(column, size // 2)
-        word = metadata[group // 32, row, group // 8 % 4]
-        code = int(word) >> group % 8 * 4 & 0xF
-        out[row, group * size + (code >> 2 * which & 3)] = stored[row, column]
+def dense(stored, metadata, m):
+    """Return A from what is stored: the reverse of compression, bit by bit."""
+    out = np.zeros((len(stored), 2 * stored.shape[1]))
+    for place, column in np.ndindex(stored.shape):
+        (block, row), (group, which) = divmod(place, m), divmod(column, 2)
+        word, code, shift = group // 8, group % 8, group % 8 * 4
+        if stored.itemsize == 2:  # half a word of a row, and half of one 8 lanes further
+            row, shift = row // 16 * 16 + row % 8 + code // 4 * 8, row // 8 % 2 * 16 + code % 4 * 4
+        lanes = metadata[word // 4, 128 * block : 128 * block + 128, word % 4]
+        (code,) = {int(lane) >> shift & 0xF for lane in lanes[row::m]}  # each fold has it
+        out[place, group * 4 + (code >> 2 * which & 3)] = stored[place, column]
     return out
 
 
-def test_compressed_rows():
-    a = sparse_rows(128, 256, "e4m3", 3)
-    stored, metadata = tma.sparse_compress(a)
-    assert metadata.shape == (2, 128, 4) and metadata.dtype == np.uint32
-    np.testing.assert_array_equal(dense(stored, metadata, 256, 4), a.astype(np.float64))
+@pytest.mark.parametrize("m", [32, 64, 128])
+@pytest.mark.parametrize("dtype", ["e4m3", "bf16"])
+def test_compressed_rows(dtype, m):
+    a = sparse_rows(128, 256, dtype, 3)
+    stored, metadata = tma.sparse_compress(a, m=m)
+    assert metadata.shape == (2, 128 * 128 // m, 4) and metadata.dtype == np.uint32
+    np.testing.assert_array_equal(dense(stored, metadata, m), a.astype(np.float64))
 
 
 @pytest.mark.parametrize("rows", [16, 32, 128])
@@ -67,9 +72,15 @@ def test_the_metadata_of_32_bits_is_that_of_two_halves_an_element(m):
     np.testing.assert_array_equal(tma.sparse_compress(wide, m=m)[1], expected)
 
 
+#: Rows of two elements in each group but one, which has three.
+THREE = np.tile(np.array([1, 0, 0, 2], np.float16), (128, 16))
+THREE[77, 20:24] = 1, 0, 2, 3
+
+
 @pytest.mark.parametrize(
     ("matrix", "given", "text"),
     [
+        (THREE, {}, "row 77 has 3 elements that are not zero from K 20 on"),
         (np.ones((128, 32), np.float16), {}, "row 0 has 4 elements that are not zero from K 0 on"),
         (np.ones((128, 16), np.float32), {}, "has 2 elements .* at most 1 of each 2"),
         (np.zeros((100, 32), np.float16), {}, r"shape \(100, 32\) and m is 128; .* multiple of m"),

@@ -125,6 +125,27 @@ def test_what_is_decoded_is_encoded(bits, kind):
         assert instruction_descriptor(description) == bits
 
 
+#: Bits that the PTX ISA's tables of the descriptor reserve.
+RESERVED = {
+    **dict.fromkeys(("f16", "tf32", "f8f6f4"), {3, 6, 23, 29}),
+    "i8": {6, 13, 14, 23, 29},
+    "mxf8f6f4": {0, 1, 3, 6, 24, 25, 26, 31},
+    **dict.fromkeys(("mxf4", "mxf4nvf4"), {0, 1, 3, 6, 12, 15, 16, 24, 25, 26}),
+}
+
+
+@pytest.mark.parametrize("kind", RESERVED)
+def test_reserved_bits(kind):
+    def is_reserved(bit):
+        try:
+            decode_instruction_descriptor(1 << bit, kind)
+        except ValueError as error:
+            return f"bits {bit} are reserved" in str(error)
+        return False
+
+    assert set(filter(is_reserved, range(40))) == RESERVED[kind] | set(range(32, 40))
+
+
 @pytest.mark.parametrize(
     ("bits", "kind", "text"),
     [

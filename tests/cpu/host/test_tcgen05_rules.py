@@ -1,11 +1,13 @@
 """What tcgen05.mma multiplies, and what it does not."""
 
+import contextlib
 import re
 
 import pytest
 
 from numba_tma import MatrixLayout, Swizzle, Tile
 from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.tcgen05_descriptor import decode_instruction_descriptor
 from numba_tma.host.tcgen05_rules import (
     FORMS,
     ScaleFactors,
@@ -102,6 +104,22 @@ def test_scale_factors_of_each_step():
     ids = [found.idesc_of(step) ^ found.idesc for step in range(8)]
     assert ids == [i << 29 | i << 4 for i in (0, 1, 2, 3)] * 2
     assert [found.scale_offsets(step) for step in range(8)] == [(0, 0)] * 4 + [(4, 8)] * 4
+
+
+def test_the_metadata_of_each_step_of_16_bits_is_the_other_half_of_a_column():
+    wide, narrow = product(sparse=True, k=256), product(sparse=True, k=256, dtype="e4m3")
+    steps = [decode_instruction_descriptor(wide.idesc_of(i), "f16") for i in range(wide.k_steps)]
+    assert [step.selector for step in steps] == [0, 1] * 4
+    assert {narrow.idesc_of(i) for i in range(narrow.k_steps)} == {narrow.idesc}
+
+
+def test_a_sparse_product_reads_64_bytes_of_each_row_of_b():
+    a = operand(128, 64)
+    for swizzle, wide in ((Swizzle.B32, False), (Swizzle.B64, True), (Swizzle.B128, True)):
+        b = MatrixLayout(Tile((128, 128), "bf16", swizzle), "K", "tcgen05")
+        said = pytest.raises(ValueError, match="swizzle has rows of 32 B; with a sparse A an instr")
+        with contextlib.nullcontext() if wide else said:
+            assert check_product(as_dtype("f32"), 128, 128, a, b, sparse=True).k == 32
 
 
 def test_packed_types():

@@ -11,6 +11,7 @@ from numba_tma.host.tensor_tiles import (
     accumulator,
     allocated_columns,
     check_columns,
+    part_of_scales,
     tensor_metadata,
     tensor_operand,
     tensor_scales,
@@ -109,6 +110,30 @@ def test_atoms_of_scale_factors_follow_each_other_along_k_in_memory_and_along_ro
 def test_errors(make, text):
     with pytest.raises(ValueError, match=text):
         make()
+
+
+def test_a_part_of_scale_factors_is_of_whole_halves_of_atoms():
+    scales = tensor_scales(scale_tile(256, 128), None, 1)
+    for row, num in ((None, 128), (0, 128), (128, 128), (192, 64), (0, 256)):
+        assert part_of_scales(scales, row, num).part == num
+    for row in (-64, 32, 192):
+        with pytest.raises(ValueError, match=f"row is {row} and num 128; .* of 64 up to 128"):
+            part_of_scales(scales, row, 128)
+    for num in (0, 32, 320):
+        with pytest.raises(ValueError, match=f"num is {num}; of .* a multiple of 64 up to 256"):
+            part_of_scales(scales, 0, num)
+
+
+def test_a_matrix_lies_in_the_columns_that_are_allocated():
+    scales = tensor_scales(scale_tile(128, 128), None, 1)  # of 4 columns
+    for column in (0, 28):
+        check_columns(scales, column, 32, "it")
+    for column in (-1, 29):
+        with pytest.raises(ValueError, match=f"column {column} .* use a column from 0 to 28"):
+            check_columns(scales, column, 32, "it")
+    check_columns(scales, 0, 4, "it")
+    with pytest.raises(ValueError, match="takes 4 columns, and it has 3: use a smaller"):
+        check_columns(scales, 0, 3, "it")
 
 
 def test_two_matrices_share_no_columns():

@@ -26,6 +26,13 @@ def test_the_bits():
     assert zero_columns(mask & ~(1 << 39), 128, 64) is None
 
 
+@pytest.mark.parametrize(("zero", "span"), [(True, 40), (False, 48)])
+def test_columns_of_one_kind_have_one_span(zero, span):
+    mask = tma.zero_column_mask([zero] * 64, 128)
+    assert mask == 1 << 39 | 63 << span | zero << 32
+    assert zero_columns(mask, 128, 64).tolist() == [zero] * 64
+
+
 @pytest.mark.parametrize(
     ("zero", "m", "text"),
     [
@@ -41,5 +48,7 @@ def test_columns_without_a_mask(zero, m, text):
 
 
 def test_a_first_run_without_columns():
-    with pytest.raises(ValueError, match="skips 5 columns of a first run of 4"):
-        zero_columns(1 << 39 | 3 << 48 | 5, 128, 64)
+    assert zero_columns(1 << 39 | 3 << 48 | 3, 128, 64)[:3].tolist() == [False, True, False]
+    for skipped in (4, 5):
+        with pytest.raises(ValueError, match=f"skips {skipped} columns of a first run of 4"):
+            zero_columns(1 << 39 | 3 << 48 | skipped, 128, 64)

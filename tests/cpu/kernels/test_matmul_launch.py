@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from numba_tma.host.arrays import Array as Read
+from numba_tma.host.cluster_rules import cluster_of
 from numba_tma.kernels._host.device import resident_clusters
 from numba_tma.kernels.matmul import (
     Config,
@@ -18,7 +19,14 @@ from numba_tma.kernels.matmul import (
 )
 from numba_tma.kernels.matmul import launch as module
 from numba_tma.kernels.matmul.arguments import MatmulExtents
+from numba_tma.kernels.matmul.kernel import matmul_kernel
+from numba_tma.kernels.matmul.mma_kernel import mma_kernel
+from numba_tma.kernels.matmul.stream_k_kernel import stream_k_kernel
 from numba_tma.kernels.matmul.stream_k_plan import StreamK
+from numba_tma.kernels.matmul.swapped_kernel import swapped_kernel
+from numba_tma.kernels.matmul.tcgen05_kernel import tcgen05_kernel
+from numba_tma.kernels.matmul.tcgen05_pair_kernel import tcgen05_pair_kernel
+from numba_tma.kernels.matmul.unaligned_kernel import unaligned_kernel
 from tests.cpu.kernels.test_matmul_host import E4M3, Array, gpu  # noqa: F401 (a fixture)
 
 SMS = 132
@@ -119,6 +127,24 @@ def test_blocks_and_extents(gpu, config, rows, columns, k, left, right):  # noqa
     assert extents.b_stride == bool(right)
     assert blocks == blocks_for(config, rows, columns, k, batch)
     assert threads == plan.roles.threads
+
+
+KERNELS = {
+    Config: matmul_kernel, StreamKConfig: stream_k_kernel, SwappedConfig: swapped_kernel,
+    UnalignedConfig: unaligned_kernel, MmaConfig: mma_kernel,
+    Tcgen05Config: lambda p: (tcgen05_kernel, tcgen05_pair_kernel)[p.config.cta_group - 1](p),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "config", [*CONFIGURED, Config(64, 64, across=2), Config(64, 64, 2, across=4)], ids=str
+)
+def test_a_kernel_has_the_clusters_of_its_plan_or_none(gpu, config):  # noqa: F811
+    arrays = (Array(i, shape) for i, shape in enumerate(((300, 72), (72, 520), (300, 520))))
+    plan, *_ = launched(gpu, *arrays, config=config)
+    x, y = getattr(config, "cluster", getattr(config, "cta_group", 1)), getattr(config, "across", 1)
+    found = cluster_of(KERNELS[type(config)](plan).py_func)
+    assert found == ((x, y, 1) if x * y > 1 else None)
 
 
 SPLIT, WHOLE = Array(1, (64, 72)), Array(1, (64, 128))  # rows of 144 B and 256 B

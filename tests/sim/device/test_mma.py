@@ -676,7 +676,10 @@ def test_some_columns(dtype):
         (lambda: tma.fragment(12), "fragment: n is 12; a fragment of f32 has 8 to 256 columns"),
         (lambda: tma.fragment(8, "f64"), "fragment: dtype is 'f64'; a fragment holds one of f32"),
         (lambda: tma.fragment(8)[4], "each thread holds elements 0 to 3"),
+        (lambda: tma.fragment(8).coords(4), "each thread holds elements 0 to 3"),
+        (lambda: tma.fragment(8).coords(-1), "each thread holds elements 0 to 3"),
         (lambda: tma.rows(1)[2], "each thread holds rows 0 and 1"),
+        (lambda: tma.rows(1).coords(2), "each thread holds rows 0 and 1"),
         (
             lambda: tma.fragment(8) + tma.fragment(16),
             "Fragment(64 x 8, f32) and Fragment(64 x 16, f32)",

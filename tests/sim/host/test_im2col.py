@@ -304,6 +304,22 @@ def test_what_a_wide_load_refuses():
             run(lambda x, t, b, c=coords, o=offsets: x.load_im2col(t, c, o, b), x, WIDE_TILE)
 
 
+@pytest.mark.parametrize(
+    ("mode", "pixels", "load", "most"),
+    [
+        ("w", 16, ptx.cp_async_bulk_tensor_im2col_w_load, 511),
+        ("w128", 128, ptx.cp_async_bulk_tensor_im2col_w_128_load, 31),
+    ],
+)
+@pytest.mark.parametrize("w_offset", [0, 31])
+def test_the_largest_halo_of_a_mode(mode, pixels, load, most, w_offset):
+    tile = tma.Tile((pixels, 8), "f32", tma.Swizzle.B64)
+    x = tma.im2col_wide_map(X, tile, mode=mode)
+    for halo, error in ((most, NotImplementedError), (most + 1, sim.BadCoordinate)):
+        with pytest.raises(error, match=f"w_halo is {halo}"):
+            run(lambda x, t, b, n=halo: load(t, x, (0, 0, 0, 0), b, n, w_offset), x, tile)
+
+
 @cuda.jit
 def load_by_index(maps, which, out):
     tile, full = tma.shared_tile(WORDS), tma.shared_barrier()

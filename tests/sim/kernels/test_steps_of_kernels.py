@@ -1,19 +1,24 @@
 """Steps of kernels whose order no simulated run shows, as calls: fences, turns, early loads."""
 
 import itertools
+from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from numba import cuda
 
+import numba_tma as tma
 from numba_tma.device.fragments import Fragment
 from numba_tma.host.dtypes import as_dtype
 from numba_tma.kernels.attention.backward import kernel as backward
-from numba_tma.kernels.matmul import mma_kernel, unaligned_kernel
+from numba_tma.kernels.matmul import Tcgen05Config, matmul, mma_kernel, unaligned_kernel
 from numba_tma.kernels.rows import steps
 from numba_tma.kernels.rows.plan import RowOptions, RowPlan
+from numba_tma.pipeline import TilePipeline
+from numba_tma.pipeline.tile_handle import TilePipelineHandle
 
 
 class Calls:
@@ -187,3 +192,27 @@ def test_as_many_chunks_are_loaded_at_once_as_registers_hold(
     assert sorted((step[1], step[-1]) for step in log if step[0] == "write") == sorted(every)
     told = (length < 72, a, b, places, "stage", "loader")
     assert all((step[2], *step[-6:-1]) == told for step in log)
+
+
+# ---------------------------- a block does not exit before commits have arrived on its barriers
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("group", [1, 2])
+def test_every_thread_that_starts_a_ring_of_commits_closes_it(scaled, group, monkeypatch):
+    open_rings, start, close = Counter(), TilePipeline.start, TilePipelineHandle.close
+
+    def started(ring, *given, **options):
+        open_rings[ring] += 1
+        return start(ring, *given, **options)
+
+    def closed(handle):
+        open_rings[handle._producer.pipeline] -= 1
+        return close(handle)
+
+    monkeypatch.setattr(TilePipeline, "start", started)
+    monkeypatch.setattr(TilePipelineHandle, "close", closed)
+    x, scales = tma.quantize(np.ones((8, 32)), "mxfp8")
+    options = dict.fromkeys(("a_scales", "b_scales"), tma.to_blocked(scales)) if scaled else {}
+    matmul(x, x.T, config=Tcgen05Config(64, stages=2, cta_group=group), **options)
+    assert open_rings and not any(open_rings.values())

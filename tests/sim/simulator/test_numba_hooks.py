@@ -60,3 +60,19 @@ def test_a_kernel_has_the_attributes_of_arrays_that_the_compiler_has():
     for name in ("tolist", "tofile", "argsort", "swapaxes", "searchsorted", "base", "what"):
         with pytest.raises(AttributeError, match=name):
             attribute(name)[1, 1](y)
+
+
+def test_an_error_does_not_keep_the_records_of_accesses():
+    """They are most of the memory, and the traceback has the frames that hold the blocks."""
+
+    @cuda.jit
+    def kernel(y):
+        tile = simulator.allocate_shared("tile", 64, 64)
+        simulator.shared_write(tile, np.float32(1))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        kernel[1, 1](np.zeros(1))
+    frames = [entry.frame.f_locals for entry in caught.traceback]
+    blocks = [block for held in frames for block in held.get("blocks", [])]
+    assert blocks and not any("hazards" in vars(block) for block in blocks)

@@ -1,10 +1,13 @@
 """Copies: values, groups, and operands that are errors."""
 
+import re
+
 import numpy as np
 import pytest
 from numba import cuda
 
 from numba_tma import simulator as sim
+from numba_tma.backend import primitives
 from numba_tma.host.layout import Swizzle, Tile
 from numba_tma.host.reference import reference_store, reference_tile
 from numba_tma.host.tensor_map import tensor_map
@@ -352,6 +355,19 @@ def test_too_much_together_lists_what_there_is():
         cuda.jit(kernel)[1, 1]()
     assert "the second: 102400 shared bytes" in str(caught.value)
     assert "204800 bytes at 1024: the first" in str(caught.value)
+
+
+def test_memory_is_named_by_its_owner_and_what_it_is_for():
+    def kernel():
+        primitives.allocate_shared("pipeline", 128, 128)
+        primitives.allocate_shared("pipeline", 16, 8, "barriers")
+        sim.allocate_shared("big", 227 * 1024, 16)
+
+    with pytest.raises(sim.OutOfSharedMemory) as caught:
+        cuda.jit(kernel)[1, 1]()
+    assert re.findall(r"\n +(\d+) bytes at \d+: (.*)", str(caught.value)) == [
+        ("128", "pipeline"), ("16", "('pipeline', 'barriers')")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
