@@ -22,6 +22,9 @@ symptom below it.
 
 ## Where to begin
 
+**It does not compile.** The error begins with what is wrong, and ends with the line of your kernel.
+`NUMBA_TMA_FULL_ERRORS=1` shows all that Numba says around it.
+
 **It hangs.** Run it with `NUMBA_TMA_DEBUG=1`. The launch then ends with an exception that names the
 barrier, the stage, and the missing arrivals and bytes ([how to read it](debugging.md)). If it still
 hangs, the library cannot bound the wait: a loop of your own over `try_wait`, `cuda.syncthreads()`

@@ -116,6 +116,11 @@ def compiled_target() -> str:
         ) from None
 
 
+def full_errors() -> bool:
+    """Whether errors of kernels keep Numba's text around them (``NUMBA_TMA_FULL_ERRORS``)."""
+    return _switch("NUMBA_TMA_FULL_ERRORS")
+
+
 #: The variable behind `gpu_required`, which the pytest plugin sets for its processes.
 REQUIRE_GPU = "NUMBA_TMA_REQUIRE_GPU"
 

@@ -24,6 +24,7 @@ from numba_tma.backend.numba_cuda.functions import (
     toolkit,
 )
 from numba_tma.backend.numba_cuda.kernel_globals import declare_shared, define_shared
+from numba_tma.backend.numba_cuda.refusals import shorten
 from numba_tma.backend.numba_cuda.registration import register_declared
 from numba_tma.backend.numba_cuda.requirements import shared_symbol
 from numba_tma.host.architectures import (
@@ -140,6 +141,8 @@ def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
         result = _compile_cuda(pyfunc, *args, **kwargs)
     except Exception as error:  # the class of Numba's error differs between its releases
         if "'with (context manager)" not in str(error):
+            if len(COMPILING) == 1:  # an error of a device function passes its callers
+                shorten(error)
             raise
         raise TypingError(f"{pyfunc.__qualname__}: {WITHOUT_SCOPES}") from None
     finally:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
+import numba.core.errors
 from llvmlite.ir import Module
 from numba.core import types
 from numba.cuda import dispatcher, lowering, typing, utils
@@ -28,6 +29,7 @@ from numba.cuda.target import CUDATypingContext
 from numba.cuda.typing import templates
 from numba.cuda.typing.templates import Signature
 
+from numba_tma.backend.numba_cuda.refusals import note_place
 from numba_tma.host.collections import without_collections
 
 # ------------------------------------------------------------------ collections of garbage
@@ -312,6 +314,10 @@ def _propagate_constraints(self: ConstraintNetwork, inferer: TypeInferer) -> lis
         for constraint in self.constraints:
             try:
                 constraint(inferer)
+            except numba.core.errors.TypingError as error:  # numba-cuda's own are others
+                called = inferer.typevars.get(getattr(constraint, "func", None))
+                note_place(error, getattr(called, "type", None), constraint.loc)
+                raise
             except errors.ForceLiteralArg as error:
                 found.append(error)
             except errors.TypingError as error:
