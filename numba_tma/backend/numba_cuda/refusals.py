@@ -14,10 +14,9 @@ from types import TracebackType
 from numba.core import types
 from numba.cuda.core.ir import Loc
 
-import numba_tma
 from numba_tma.host.environment import full_errors
 
-_PACKAGE = str(Path(numba_tma.__file__).parent)
+_PACKAGE = str(Path(__file__).parents[2])
 #: Modules through which every error passes.
 _PASSED = ("shortcuts.py", "kernels.py", "body_compiler.py", "refusals.py")
 _SPECIFIC = re.compile(
@@ -43,7 +42,7 @@ def note_place(error: Exception, called: object, loc: Loc) -> None:
 
 def _is_ours(template: type) -> bool:
     """Return whether the library types the calls of a method."""
-    return any(cls.__module__.startswith(numba_tma.__name__) for cls in template.__mro__)
+    return any(cls.__module__.startswith("numba_tma.") for cls in template.__mro__)
 
 
 def shorten(error: Exception) -> None:
