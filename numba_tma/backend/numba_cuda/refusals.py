@@ -27,6 +27,7 @@ _SPECIFIC = re.compile(
 _METHOD = re.compile(
     r"- Resolution failure for (?:non-)?literal arguments:\n(.*?)\n(?=- Resolution|\Z)", re.DOTALL
 )
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STEP = re.compile(r"\AFailed in \w+ mode pipeline \(step: .*?\)\n")
 _PLACE = re.compile(r"\n\n(File .*?)(?=\n\n|\Z)", re.DOTALL)
 
@@ -47,7 +48,7 @@ def _is_ours(template: type) -> bool:
 
 def shorten(error: Exception) -> None:
     """Leave of the text of the library's error its sentence and the line of the kernel."""
-    text = str(error)
+    text = _COLOUR.sub("", str(error))
     if full_errors() or not error.args or (reason := _reason(error, text)) is None:
         return
     place = getattr(error, "numba_tma_place", None)

@@ -5,6 +5,7 @@ pytest loads it where numba_tma is installed. docs/guide/testing.md shows how it
 
 from __future__ import annotations
 
+import argparse
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -51,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="tests with the fixture tma_simulator run in the orders of seeds 0 to N - 1",
     )
-    group.addoption(sanitizer.INSIDE, action="store_true", help="tests are run by a sanitizer")
+    group.addoption(sanitizer.INSIDE, action="store_true", help=argparse.SUPPRESS)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -106,6 +106,14 @@ def test_the_whole_text_is_behind_a_variable(monkeypatch):
     assert text(wrong_method, MAP)[0] == "- Resolution failure for literal arguments:"
 
 
+def test_colours_are_left_out():
+    said = "\x1b[1m- Resolution failure for {} arguments:\n{}\n\x1b[0m".format
+    error = TypingError(said("literal", "None") + said("non-literal", "\x1b[31mwrong\x1b[0m"))
+    error.numba_tma_method = True
+    refusals.shorten(error)
+    assert str(error) == "wrong"
+
+
 def test_a_place_in_the_kernel_replaces_one_in_the_library():
     class Loc:
         def __init__(self, filename):
