@@ -40,6 +40,7 @@ from numba_tma.tools.bench.results import (
     with_row,
     write,
 )
+from numba_tma.tools.doctor import why_no_gpu
 
 CASES: Cases = {
     **copies.CASES,
@@ -128,7 +129,9 @@ def _ends_in(name: str, shape: str) -> bool:
 
 
 def gpu_name() -> str:
-    """Return the name of the current GPU."""
+    """Return the name of the current GPU; end the program with a line if there is none with TMA."""
+    if reason := why_no_gpu():
+        raise SystemExit(f"bench measures on a GPU: {reason}")
     from numba import cuda
 
     name = cuda.get_current_device().name

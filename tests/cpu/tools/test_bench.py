@@ -589,3 +589,11 @@ def test_the_measured_kernel_is_the_readme_s():
             if line.startswith(name)
         ]
         assert len(lines) == 2 and len(set(lines)) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--only", "add"], ["--survey", "matmul"]])
+def test_without_a_gpu_a_line_says_why(monkeypatch, arguments):
+    monkeypatch.setattr(bench, "why_no_gpu", lambda: "no NVIDIA driver answers")
+    with pytest.raises(SystemExit) as ended:
+        bench.main(arguments)
+    assert ended.value.code == "bench measures on a GPU: no NVIDIA driver answers"
