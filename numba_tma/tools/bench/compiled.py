@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from numba_tma.tools.bench.results import first_line
 from numba_tma.tools.bench.timing import Run
 
 MODES = {
@@ -39,7 +40,7 @@ def compiled_peers(
             run()
             torch.cuda.synchronize()
         except Exception as error:  # a peer that cannot do a shape is left out
-            print(f"{name} fails: {str(error)[:200]}", flush=True)
+            print(f"{name} fails: {first_line(error)}", flush=True)
             continue
         if (seconds := time.perf_counter() - start) > SLOW_SECONDS:
             print(f"{name} took {seconds:.0f} s to compile", flush=True)

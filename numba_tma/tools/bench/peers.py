@@ -9,7 +9,7 @@ from typing import Any
 
 from numba_tma.host.annotations import DeviceArray
 from numba_tma.tools.bench import timing
-from numba_tma.tools.bench.results import LeftOut
+from numba_tma.tools.bench.results import LeftOut, first_line
 from numba_tma.tools.bench.timing import Run
 
 
@@ -28,7 +28,7 @@ def offered(case: str, sources: Mapping[str, Callable[[], dict[str, Run]]]) -> d
         try:
             runs |= source()
         except Exception as error:  # not installed, or not for this GPU
-            print(f"{case}: no {peer} beside it: {str(error)[:200]}", flush=True)
+            print(f"{case}: no {peer} beside it: {first_line(error)}", flush=True)
     return runs
 
 
@@ -48,7 +48,7 @@ def working(
                 check(result)
             found[peer] = run
         except Exception as error:  # a peer that cannot do a shape is left out
-            print(f"{case}: {peer} fails: {str(error)[:200]}", flush=True)
+            print(f"{case}: {peer} fails: {first_line(error)}", flush=True)
     return found
 
 

@@ -42,6 +42,11 @@ class LeftOut(Exception):
     """Says why a case cannot be measured here; the others are."""
 
 
+def first_line(error: Exception) -> str:
+    """Return the beginning of an error, for a line of the report."""
+    return next(iter(str(error).splitlines()), type(error).__name__)[:200]
+
+
 def rate(nbytes: int, times: dict[str, float]) -> Measured:
     """Return what moves `nbytes` in these times, in seconds, of which one may be "copy"'s."""
     return _measured("GB/s", {name: round(nbytes / s / 1e9, 1) for name, s in times.items()})

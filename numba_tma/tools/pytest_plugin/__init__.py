@@ -37,8 +37,12 @@ _SET = pytest.StashKey[pytest.MonkeyPatch]()
 # ------------------------------------------------------------------------------ a session
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Add the options; leave the library as it is."""
+    # pytest rewrites the asserts of a package that has a plugin, and compiles all of it anew.
+    hook = pluginmanager.rewrite_hook
+    getattr(hook, "_must_rewrite", set()).discard("numba_tma")
+    getattr(hook, "_marked_for_rewrite_cache", {}).clear()
     group = parser.getgroup("numba_tma", "tests of TMA kernels")
     group.addoption(
         "--tma-require-gpu",

@@ -597,3 +597,9 @@ def test_without_a_gpu_a_line_says_why(monkeypatch, arguments):
     with pytest.raises(SystemExit) as ended:
         bench.main(arguments)
     assert ended.value.code == "bench measures on a GPU: no NVIDIA driver answers"
+
+
+def test_an_error_is_a_line_of_the_report():
+    assert results.first_line(ValueError("one\ntwo")) == "one"
+    assert results.first_line(ValueError()) == "ValueError"
+    assert results.first_line(ValueError("x" * 300)) == "x" * 200

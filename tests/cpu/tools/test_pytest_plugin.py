@@ -248,6 +248,12 @@ def test_a_sanitizers_tools_are_known():
 # ------------------------------------------------------------------------------ a GPU
 
 
+def test_the_librarys_asserts_are_not_rewritten():
+    from numba_tma.tools.bench import peers
+
+    assert "rewrite" not in type(peers.__spec__.loader).__module__
+
+
 def test_a_gpu_can_be_required(pytester):
     if testing.gpu_available():
         pytest.skip("there is a GPU")
