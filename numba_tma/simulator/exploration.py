@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from numba_tma.host.environment import simulated
+from numba_tma.host.progress import ProgressLine
 from numba_tma.simulator import numba_hooks
 from numba_tma.simulator.components import BLOCKED, BarrierValue
 from numba_tma.simulator.errors import (
@@ -112,6 +113,13 @@ class _Search:
 
     def run(self) -> None:
         """Visit every state."""
+        line = ProgressLine()
+        try:
+            self._visit_all(line)
+        finally:
+            line.clear()
+
+    def _visit_all(self, line: ProgressLine) -> None:
         level = list(self.came_from)
         came_from, canonical = self.came_from, self._space.canonical
         while level:
@@ -127,6 +135,7 @@ class _Search:
                     if after not in came_from:
                         came_from[after] = state
                         following.append(after)
+                line.show(f"explored {len(came_from):,} states, of {self._limit:,} at most")
                 if len(came_from) > self._limit:
                     raise TooManyStates(
                         f"more than {self._limit:,} states, and no error in those seen: explore "

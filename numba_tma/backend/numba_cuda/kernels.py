@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import threading
@@ -37,6 +38,7 @@ from numba_tma.host.architectures import (
 from numba_tma.host.cluster_rules import check_device_function, cluster_of
 from numba_tma.host.collections import without_collections
 from numba_tma.host.loop_rules import WITHOUT_SCOPES
+from numba_tma.host.progress import ticking
 from numba_tma.host.tensor_tiles import ColumnClaim
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
@@ -136,12 +138,14 @@ def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
             f"{pyfunc.__qualname__}: clusters need compute capability 9.0 (Hopper) or newer, and "
             "it is compiled for {}.{}".format(*kwargs["cc"])
         )
+    first = not COMPILING
     COMPILING.append(pyfunc)
     try:
-        result = _compile_cuda(pyfunc, *args, **kwargs)
+        with ticking(f"compiling {pyfunc.__qualname__}") if first else contextlib.nullcontext():
+            result = _compile_cuda(pyfunc, *args, **kwargs)
     except Exception as error:  # the class of Numba's error differs between its releases
         if "'with (context manager)" not in str(error):
-            if len(COMPILING) == 1:  # an error of a device function passes its callers
+            if first:  # an error of a device function passes its callers
                 shorten(error)
             raise
         raise TypingError(f"{pyfunc.__qualname__}: {WITHOUT_SCOPES}") from None

@@ -10,6 +10,7 @@ from numba import cuda
 import numba_tma as tma
 from numba_tma import simulator as sim
 from numba_tma.host.layout import Tile
+from numba_tma.simulator import exploration
 from numba_tma.simulator.hazards import Hazards
 from tests.tiers import quick, seeds
 
@@ -552,3 +553,21 @@ def test_threads_explore_and_record_their_own_launches():
     alone = {tiles: explore_pipeline(2, tiles, 1, 0, "read").states for tiles in (1, 2)}
     assert sorted(found) == sorted([*alone.items()] * 2)
     assert traced == [{0, 1}] * 4
+
+
+def test_a_line_counts_the_states(monkeypatch):
+    told, lines = [], []
+
+    class Line:
+        def __init__(self):
+            lines.append(self)
+
+        def show(self, text):
+            told.append(text)
+
+        def clear(self):
+            lines.remove(self)
+
+    monkeypatch.setattr(exploration, "ProgressLine", Line)
+    report = explore_pipeline(2, 2, 1, 0, "loop")
+    assert not lines and told[-1] == f"explored {report.states:,} states, of 1,000,000 at most"
