@@ -65,6 +65,9 @@ def test_a_kernel_of_the_page_assembles(name):
     assert (report.spill_stores, report.spill_loads, report.warnings) == (0, 0, ())
 
 
-def test_the_block_that_compiles_runs():
-    (block,) = (block for block in BLOCKS if "compile_ptx" in block)
-    exec(compile(block, "recipes.md", "exec"), NAMES)
+def test_the_blocks_that_compile_run(capsys):
+    compiling, inspecting = (block for block in BLOCKS if "tma.testing." in block)
+    exec(compile(compiling, "recipes.md", "exec"), NAMES)
+    exec(compile(inspecting, "recipes.md", "exec"), NAMES)
+    printed = capsys.readouterr().out
+    assert "".join(f"    {line}\n" for line in printed.splitlines()) in PAGE
