@@ -1,11 +1,11 @@
 """The pytest plugin: tests on a GPU, in processes that may be lost, and in the simulator.
 
-pytest loads it where numba_tma is installed. docs/guide/testing.md shows how it is used.
+pytest loads `numba_tma_pytest` where numba_tma is installed. It has the options, and registers this.
+docs/guide/testing.md shows how it is used.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,28 +35,6 @@ _SET = pytest.StashKey[pytest.MonkeyPatch]()
 
 
 # ------------------------------------------------------------------------------ a session
-
-
-def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Add the options; leave the library as it is."""
-    # pytest rewrites the asserts of a package that has a plugin, and compiles all of it anew.
-    hook = pluginmanager.rewrite_hook
-    getattr(hook, "_must_rewrite", set()).discard("numba_tma")
-    getattr(hook, "_marked_for_rewrite_cache", {}).clear()
-    group = parser.getgroup("numba_tma", "tests of TMA kernels")
-    group.addoption(
-        "--tma-require-gpu",
-        action="store_true",
-        help="a test that would be skipped for want of a GPU with TMA fails",
-    )
-    group.addoption(
-        "--tma-seeds",
-        type=int,
-        default=1,
-        metavar="N",
-        help="tests with the fixture tma_simulator run in the orders of seeds 0 to N - 1",
-    )
-    group.addoption(sanitizer.INSIDE, action="store_true", help=argparse.SUPPRESS)
 
 
 def pytest_configure(config: pytest.Config) -> None:

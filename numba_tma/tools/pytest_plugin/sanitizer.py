@@ -60,7 +60,7 @@ def pytest_arguments(config: pytest.Config) -> list[str]:
     ini = ["-c", str(config.inipath)] if config.inipath else []
     mode = f"--import-mode={config.getoption('importmode')}"
     place = f"--rootdir={config.rootpath}"
-    plugins = ["-p", __package__ or "", "-p", "no:cacheprovider"]
+    plugins = ["-p", "numba_tma_pytest", "-p", "no:cacheprovider"]
     return ["-m", "pytest", "-q", "-rs", *plugins, *ini, place, mode, "-o", "addopts=", INSIDE]
 
 

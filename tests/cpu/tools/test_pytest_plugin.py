@@ -17,7 +17,7 @@ from numba_tma.tools.pytest_plugin.worker import Worker, WorkerLost
 from tests.gpu.worker import on_gpu
 
 pytest_plugins = ["pytester"]
-PLUGIN = ("-p", pytest_plugin.__name__, "-p", "no:cacheprovider")
+PLUGIN = ("-p", "numba_tma_pytest", "-p", "no:cacheprovider")
 
 
 # ------------------------------------------------------------------------------ functions
@@ -217,6 +217,22 @@ def test_the_pages_example_in_the_simulator(pytester):
         result.stdout.fnmatch_lines([f"*test_a_seed?seed {seed}? PASSED*"])
     result.stdout.fnmatch_lines(["*explored in every order*", "* states *test_every_order"])
     assert "limit" in result.stdout.str()
+
+
+def test_conftest_may_choose_the_simulator(pytester):
+    pytester.makeconftest("import os; os.environ['NUMBA_ENABLE_CUDASIM'] = '1'")
+    pytester.makepyfile(
+        """
+        import numba_tma as tma
+        from numba_tma.host.environment import simulated
+        from numba_tma.tools.pytest_plugin import serving
+
+        def test_here(tma_simulator):
+            assert simulated() and not serving.in_worker()
+        """
+    )
+    result = pytester.runpytest_subprocess(*PLUGIN)
+    assert result.parseoutcomes() == {"passed": 1}, result.outlines
 
 
 class Item(SimpleNamespace):

@@ -4,8 +4,6 @@ import shutil
 
 import pytest
 
-from numba_tma.tools import pytest_plugin
-
 pytest_plugins = ["pytester"]
 TESTS = '''
 import os, numpy as np, pytest
@@ -70,7 +68,7 @@ def test_sanitized(kernel, x):
 def test_what_happens_on_the_device_is_reported(pytester, workers):
     pytester.makepyfile(TESTS)
     count = ("-n", str(workers)) if workers else ()
-    result = pytester.runpytest_subprocess("-p", pytest_plugin.__name__, "-v", *count)
+    result = pytester.runpytest_subprocess("-p", "numba_tma_pytest", "-v", *count)
     has = shutil.which("compute-sanitizer") is not None
     expected = {"passed": 6, "failed": 3} if has else {"passed": 3, "failed": 2, "skipped": 4}
     assert result.parseoutcomes() == expected, result.outlines
