@@ -1,7 +1,7 @@
 """The pytest plugin: tests on a GPU, in processes that may be lost, and in the simulator.
 
-pytest loads `numba_tma_pytest` where numba_tma is installed. It has the options, and registers this.
-docs/guide/testing.md shows how it is used.
+`numba_tma_pytest`, which pytest loads where numba_tma is installed, has the options and registers
+this. docs/guide/testing.md shows how it is used.
 """
 
 from __future__ import annotations
