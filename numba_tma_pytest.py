@@ -1,7 +1,7 @@
 """What pytest loads where numba_tma is installed: the options of its plugin, and later the plugin.
 
-pytest loads this before conftest files. They may choose the simulator, by ``NUMBA_ENABLE_CUDASIM``,
-which numba_tma reads when it is imported: so it is imported after them.
+pytest loads this before conftest files. A conftest file may choose the simulator by setting
+``NUMBA_ENABLE_CUDASIM``. numba_tma reads that variable when it is imported, which is after them.
 """
 
 from __future__ import annotations

@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from numba_tma.host.annotations import DTypeLike
-from numba_tma.host.dtypes import DType, as_dtype
-from numba_tma.host.mma_rules import fragment_coords
+from numba_tma.host.dtypes import DType
+from numba_tma.host.mma_rules import (
+    check_fragment,
+    elements_per_run,
+    fragment_coords,
+    num_elements,
+)
+from numba_tma.host.warpgroup import ROWS, THREADS
 
 
 @dataclass(frozen=True)
@@ -16,9 +22,9 @@ class FragmentLayout:
     Parameters
     ----------
     n
-        Columns, a multiple of 8 up to 256.
+        Columns: 8 to 256, a multiple of 8; with elements of one byte 16 to 256, a multiple of 16.
     dtype
-        Element type, of 1, 2 or 4 bytes.
+        Element type, one that fragments have.
 
     Raises
     ------
@@ -30,33 +36,29 @@ class FragmentLayout:
     dtype: DType
 
     def __init__(self, n: int, dtype: DTypeLike = "f32") -> None:
+        object.__setattr__(self, "dtype", check_fragment(n, dtype, "FragmentLayout"))
         object.__setattr__(self, "n", n)
-        object.__setattr__(self, "dtype", as_dtype(dtype))
-        if type(n) is not int or n % 8 or not 8 <= n <= 256:
-            raise ValueError(f"FragmentLayout: n is {n!r}: use a multiple of 8 from 8 to 256")
-        if self.dtype.itemsize not in (1, 2, 4) or self.dtype.bits < 8:
-            raise ValueError(f"FragmentLayout: no fragment has elements of {self.dtype}")
 
     @property
     def num_elements(self) -> int:
         """How many elements each thread holds."""
-        return self.n // 2
+        return num_elements(self.n)
 
     def coords(self, i: int, thread: int) -> tuple[int, int]:
         """Return (row, column) of element `i` of a thread of the warpgroup."""
-        if not 0 <= i < self.num_elements or not 0 <= thread < 128:
+        if not 0 <= i < self.num_elements or not 0 <= thread < THREADS:
             raise IndexError(
                 f"element {i} of thread {thread}: a fragment of {self.n} columns has elements 0 to "
-                f"{self.num_elements - 1} of the threads 0 to 127"
+                f"{self.num_elements - 1} of the threads 0 to {THREADS - 1}"
             )
         row, column = fragment_coords(i, thread, self.dtype.itemsize)
         return int(row), int(column)
 
     def holder(self, row: int, column: int) -> tuple[int, int]:
         """Return (thread, i) of the element at a place: the inverse of `coords`."""
-        if not 0 <= row < 64 or not 0 <= column < self.n:
-            raise IndexError(f"({row}, {column}) is outside of 64 x {self.n}")
-        run = max(1, 4 // self.dtype.itemsize) if self.dtype.itemsize == 1 else 2
+        if not 0 <= row < ROWS or not 0 <= column < self.n:
+            raise IndexError(f"({row}, {column}) is outside of {ROWS} x {self.n}")
+        run = elements_per_run(self.dtype.itemsize)
         part, inside = divmod(column, 4 * run)
         thread = row // 16 * 32 + row % 8 * 4 + inside // run
         return thread, part * 2 * run + row % 16 // 8 * run + inside % run

@@ -15,7 +15,10 @@ AFTER, EVERY = 2.0, 0.25
 
 def is_watched() -> bool:
     """Return whether someone sees stderr as it is written."""
-    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel.")
+    stream = sys.stderr
+    if stream is None or getattr(stream, "closed", False):  # of a process without a console
+        return False
+    return stream.isatty() or type(stream).__module__.startswith("ipykernel.")
 
 
 class ProgressLine:
@@ -42,7 +45,7 @@ class ProgressLine:
 
 @contextlib.contextmanager
 def ticking(text: str) -> Iterator[None]:
-    """Show a text with the seconds that the block has taken, from the second one on."""
+    """Show a text and the seconds that the block has taken, once these are two."""
     if not is_watched():
         yield
         return

@@ -1,8 +1,8 @@
 """Errors of kernels: the library's sentence comes first, with the line of the kernel.
 
-Numba lists all candidates around the error of a function, and says twice what a method says: with
-its literal arguments, and without. numba-cuda adds the line to its own errors alone, while
-functions and methods raise those of Numba. ``NUMBA_TMA_FULL_ERRORS=1`` leaves Numba's texts.
+Numba lists all candidates around the error of a function, and repeats the error of a method, for
+literal and for other arguments. numba-cuda adds the line of the kernel to its own errors alone, and
+functions and methods raise Numba's. ``NUMBA_TMA_FULL_ERRORS=1`` leaves the texts of Numba.
 """
 
 from __future__ import annotations

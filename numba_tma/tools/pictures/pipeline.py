@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from numba_tma.host.launch_advice import Processors
+from numba_tma.host.launch_advice import Processors, blocks_by_limit
 from numba_tma.pipeline.circular import CircularBuffer
 from numba_tma.pipeline.kv import KVPipeline
 from numba_tma.pipeline.store import StorePipeline
 from numba_tma.pipeline.tile import TilePipeline
+from numba_tma.simulator.memory import CAPACITY
 from numba_tma.tools.pictures.svg import HUES, Picture, size_of
 
 Pipeline = TilePipeline | CircularBuffer | StorePipeline | KVPipeline
 _WIDTH = 620
-_BLOCK = 232448  #: bytes of shared memory that a block may have
 
 
 def draw(pipeline: Pipeline) -> str:
@@ -19,7 +19,7 @@ def draw(pipeline: Pipeline) -> str:
     made, sm = Picture(repr(pipeline)), Processors(1)
     parts = pipeline.shared_parts("")
     total = sum(parts.values())
-    scale, x = _WIDTH / max(_BLOCK, total), 0.0
+    scale, x = _WIDTH / max(CAPACITY, total), 0.0
     for number, (name, nbytes) in enumerate(parts.items()):
         width, hue = max(2.0, nbytes * scale), HUES[number % len(HUES)]
         stages = getattr(pipeline, "slots", 1) if name != "barriers" else 1
@@ -27,8 +27,8 @@ def draw(pipeline: Pipeline) -> str:
             tip = f"{name}; {size_of(nbytes)}" + f"; slot {stage}" * (stages > 1)
             made.area(x + stage * width / stages, 0, width / stages, 26, hue, tip)
         x += width
-    if total < _BLOCK:
-        left = f"{size_of(_BLOCK - total)} left"
+    if total < CAPACITY:
+        left = f"{size_of(CAPACITY - total)} left"
         made.area(x, 0, max(0.0, _WIDTH - x), 26, tip=left, dashed=True)
     y = 42
     for number, (name, nbytes) in enumerate(parts.items()):
@@ -42,15 +42,15 @@ def draw(pipeline: Pipeline) -> str:
 
 
 def _facts(pipeline: Pipeline, total: int, sm: Processors) -> list[str]:
-    blocks = min(sm.blocks, sm.shared // (total + sm.reserved))
+    blocks = min(blocks_by_limit(0, total, 1, sm).values())  # by its shared memory alone
     lines = [
-        f"{size_of(total)} of the {size_of(_BLOCK)} that a block may have; by its shared memory, "
+        f"{size_of(total)} of the {size_of(CAPACITY)} that a block may have; by its shared memory, "
         f"an SM holds {blocks} block{'s' * (blocks != 1)} of it"
     ]
     stages = getattr(pipeline, "num_stages", None)
-    if stages and total <= _BLOCK:
+    if stages and total <= CAPACITY:
         each = pipeline.storage_nbytes // stages
-        more = (_BLOCK - total) // max(1, each + 16)
+        more = (CAPACITY - total) // max(1, each + 16)
         fit = "stage fits" if more == 1 else "stages fit"
         lines.append(f"{more or 'no'} more {fit} beside it")
     if isinstance(pipeline, TilePipeline):

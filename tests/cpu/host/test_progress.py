@@ -72,6 +72,15 @@ def test_where_nobody_looks_nothing_is_shown(monkeypatch, clock):
     assert stream.getvalue() == "" and not progress.is_watched()
 
 
+def test_a_process_without_a_console_is_not_watched(monkeypatch):
+    stand_in(monkeypatch, None)
+    assert not progress.is_watched()
+    stream = stand_in(monkeypatch, Terminal())
+    assert progress.is_watched()
+    stream.close()
+    assert not progress.is_watched()
+
+
 def test_a_notebook_looks(monkeypatch):
     class OutStream(io.StringIO):
         pass

@@ -127,9 +127,12 @@ def test_a_fragments_layout_is_the_one_of_kernels(n, dtype):
 
 def test_layouts_that_no_fragment_has():
     for n in (0, 4, 12, 264, 8.0):
-        with pytest.raises(ValueError, match="multiple of 8 from 8 to 256"):
+        with pytest.raises(ValueError, match="f32 has 8 to 256 columns, a multiple of 8"):
             tma.FragmentLayout(n)
-    with pytest.raises(ValueError, match="no fragment has elements of f64"):
+    for n in (8, 24, 272):
+        with pytest.raises(ValueError, match="e4m3 has 16 to 256 columns, a multiple of 16"):
+            tma.FragmentLayout(n, "e4m3")
+    with pytest.raises(ValueError, match="FragmentLayout: dtype is 'f64'; a fragment holds one of"):
         tma.FragmentLayout(8, "f64")
     layout = tma.FragmentLayout(16)
     for wrong in ((8, 0), (-1, 0), (0, 128)):
