@@ -26,7 +26,7 @@ class Mark:
     """A range that `mark` began."""
 
     name: str
-    begun: u32  # cycles, or steps of the simulator; 0 outside of a trace
+    begun: u32  # units of two cycles, or steps of the simulator; 0 outside of a trace
 
     def enters(self) -> bool:
         """Return True: every thread executes the scope of a mark."""

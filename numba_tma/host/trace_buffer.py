@@ -12,7 +12,7 @@ from numba_tma.host.debug import NO_GPU
 from numba_tma.host.device_memory import DeviceMemory, device_memory
 from numba_tma.host.driver import copy_from_host, copy_to_host, current_context, launching_device
 from numba_tma.host.environment import simulated
-from numba_tma.host.trace_records import LAUNCH, RECORD_NBYTES, RING_HEADER
+from numba_tma.host.trace_records import LAUNCH, RECORD_NBYTES, RECORDS
 
 WARP = 32
 _LEAST = 64  #: records of a ring
@@ -81,22 +81,22 @@ class Rings:
     def __init__(self, sampling: Sampling, nbytes: int) -> None:
         self.sampling = sampling
         each = nbytes // max(1, sampling.rings)
-        most = max(0, each - RING_HEADER) // RECORD_NBYTES
+        most = max(0, each - RECORDS) // RECORD_NBYTES
         self.capacity = 1 << most.bit_length() >> 1  # a power of 2
         if self.capacity < _LEAST:
-            least = sampling.rings * (RING_HEADER + _LEAST * RECORD_NBYTES)
+            least = sampling.rings * (RECORDS + _LEAST * RECORD_NBYTES)
             raise ValueError(
                 f"trace: {sampling.count * sampling.blocks} blocks of {sampling.warps} warps need "
                 f"{-(-least // (1 << 20))} MB for {_LEAST} records a warp, and megabytes="
                 f"{nbytes / (1 << 20):g}: give more, or trace fewer blocks (blocks=...)"
             )
-        self.ring_nbytes = RING_HEADER + self.capacity * RECORD_NBYTES
+        self.ring_nbytes = RECORDS + self.capacity * RECORD_NBYTES
         self._memory = device_memory((max(1, sampling.rings * self.ring_nbytes),), np.uint8)
 
     def begin(self) -> None:
         """Let the next launch write to the rings, which are empty."""
         empty = np.zeros((self.sampling.rings, self.ring_nbytes), np.uint8)
-        empty[:, 4:8].view("<u4")[:] = self.capacity - 1
+        empty[:, 4:8].view("<u4")[:] = (self.capacity - 1) * RECORD_NBYTES
         _write(self._memory, empty)
         told = np.zeros((), LAUNCH)
         told["rings"], told["nbytes"] = self._memory.address, self.ring_nbytes

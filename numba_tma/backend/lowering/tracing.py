@@ -1,10 +1,11 @@
 """Traces: a record is written beside every wait, copy, arrival and mark of a kernel.
 
-A record costs some 80 cycles of the warp that writes it. So it is one assembler statement without
-branches or calls, which needs few registers, and the count of a warp's records is an ordinary word
-of global memory, in the L1 cache, that the warp alone uses. The first of the active lanes writes.
-Lanes of a warp that run apart can overwrite each other's records; in the library's bodies one lane
-at most runs ahead, while the others wait for it.
+A record must cost its warp little: some 50 cycles. So it is one assembler statement without
+branches or calls. The address of the warp's ring and the count of its records are registers that the
+kernel's first statement declares and the others name: LLVM knows nothing of them, and every function
+of a traced kernel is inlined into it. Lane 0 writes. Its count is right because nobody else has it;
+where lane 0 is elsewhere, the first of the active lanes writes to a small ring of its own, whose
+count is in memory.
 """
 
 from __future__ import annotations
@@ -22,13 +23,26 @@ from numba_tma.backend.lowering.waiting import nbytes_of
 from numba_tma.host import debug
 from numba_tma.host.races import label_number
 from numba_tma.host.trace_buffer import launch_address
-from numba_tma.host.trace_records import RING_HEADER, Kind, Site, label_slot, number_of
+from numba_tma.host.trace_records import (
+    COUNTERS,
+    RECORDS,
+    SIDE_CAPACITY,
+    SIDE_COUNT,
+    SIDE_RECORDS,
+    Kind,
+    Site,
+    label_slot,
+    number_of,
+)
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._instruction import Instruction
 
 _VOID = ir.VoidType()
 
-_RING = """{{ .reg .pred p; .reg .b32 x, y, z, w, nbytes, first, step, count; .reg .b64 base;
+#: Executed first. Afterwards `tma_ring` is the address of the warp's ring, 0 in a block that is not
+#: traced, `tma_count` the count of its records and `tma_mask` their mask, both times 16.
+_ENTER = """.reg .b64 tma_ring; .reg .b32 tma_count, tma_mask; .reg .pred tma_traced, tma_writes;
+{{ .reg .b32 x, y, z, w, nbytes, first, step, count; .reg .b64 base, t, s;
 mov.u64 base, {launch};
 ld.global.v4.u32 {{nbytes, first, step, count}}, [base+16];
 ld.global.u64 base, [base];
@@ -37,35 +51,55 @@ mad.lo.u32 x, x, y, z;
 mov.u32 y, %nclusterid.x; mov.u32 z, %clusterid.x;
 mad.lo.u32 x, x, y, z;
 sub.u32 x, x, first; div.u32 y, x, step; mul.lo.u32 z, y, step;
-setp.eq.u32 p, x, z; setp.lt.and.u32 p, y, count, p; setp.ne.and.u64 p, base, 0, p;
+setp.eq.u32 tma_traced, x, z; setp.lt.and.u32 tma_traced, y, count, tma_traced;
+setp.ne.and.u64 tma_traced, base, 0, tma_traced;
 mov.u32 x, %cluster_nctarank; mov.u32 z, %cluster_ctarank;
 mad.lo.u32 y, y, x, z;
 mov.u32 x, %tid.z; mov.u32 z, %ntid.y; mov.u32 w, %tid.y; mad.lo.u32 x, x, z, w;
 mov.u32 w, %ntid.x; mul.lo.u32 z, z, w; mov.u32 first, %tid.x; mad.lo.u32 x, x, w, first;
+and.b32 first, x, 31; setp.eq.and.u32 tma_writes, first, 0, tma_traced;
 shr.u32 x, x, 5;
 mov.u32 w, %ntid.z; mad.lo.u32 z, z, w, 31; shr.u32 z, z, 5;
 mad.lo.u32 y, y, z, x;
 mad.wide.u32 base, y, nbytes, base;
-selp.b64 $0, base, 0, p; }}"""
+selp.b64 tma_ring, base, 0, tma_traced;
+mov.u32 tma_count, 0; mov.u32 tma_mask, 0;
+@tma_traced ld.global.u32 tma_mask, [tma_ring+4];
+mov.u32 x, %smid; mov.u32 y, %ctaid.z; mov.u32 z, %nctaid.y; mov.u32 w, %ctaid.y;
+mad.lo.u32 y, y, z, w; mov.u32 z, %nctaid.x; mov.u32 w, %ctaid.x; mad.lo.u32 y, y, z, w;
+mov.u64 t, %clock64; mov.u64 s, %globaltimer;
+@tma_writes st.global.v2.b32 [tma_ring+8], {{x, y}};
+@tma_writes st.global.v2.b64 [tma_ring+{counters}], {{t, s}}; }}"""
 
-#: The clock is read first: what is timed ends before the record is written.
-_NOTE = """{{ .reg .pred p; .reg .b32 n, m, c, g, h, v; .reg .b64 a, t;
-mov.u64 t, %clock64; cvt.u32.u64 c, t; mov.u64 t, %globaltimer; cvt.u32.u64 g, t;
+#: The clock is read first: what is timed ends before the record is written. A read of all 64 bits
+#: takes 7 cycles, one of 32 bits takes 24. So each word of a record needs both halves of a counter:
+#: the second one mixes the clock's high half with both of the timer's, and a range is in units of
+#: two cycles.
+_NOTE = """{{ .reg .pred p; .reg .b32 n, m, c, d, g, h, v; .reg .b64 a, s, t;
+@!tma_traced bra.uni WRITTEN;
+{late}
+mov.u64 t, %clock64; mov.u64 s, %globaltimer;
 {value}
-activemask.b32 m; mov.u32 n, %lanemask_lt; and.b32 m, m, n; setp.eq.u32 p, m, 0;
-setp.ne.and.u64 p, $0, 0, p;
-@p ld.global.v2.b32 {{n, m}}, [$0];
-and.b32 m, m, n; mad.wide.u32 a, m, 16, $0;
-and.b32 h, $1, 0x3fff8; shl.b32 h, h, 13; or.b32 h, h, {site};
-@p st.global.v4.b32 [a+{header}], {{c, g, h, v}};
+mov.b64 {{c, d}}, t; mov.b64 {{g, h}}, s; xor.b32 g, g, h; xor.b32 g, g, d;
+and.b32 h, $0, 0x3fff8; shl.b32 h, h, 13; or.b32 h, h, {site};
+and.b32 n, tma_count, tma_mask; cvt.u64.u32 a, n; add.u64 a, a, tma_ring;
+add.u32 tma_count, tma_count, 16;
+@tma_writes st.global.v4.b32 [a+{records}], {{c, g, h, v}};
+@tma_writes st.global.b32 [tma_ring], tma_count;
+activemask.b32 m; and.b32 n, m, 1; setp.eq.u32 p, n, 1;
+@p bra.uni WRITTEN;
+mov.u32 n, %lanemask_lt; and.b32 n, n, m; setp.eq.u32 p, n, 0;
+@p ld.global.b32 n, [tma_ring+{side}];
+and.b32 m, n, {side_mask}; mad.wide.u32 a, m, 16, tma_ring;
+@p st.global.v4.b32 [a+{side_records}], {{c, g, h, v}};
 add.u32 n, n, 1;
-@p st.global.b32 [$0], n; }}"""
+@p st.global.b32 [tma_ring+{side}], n;
+WRITTEN: }}"""
+_RANGE = "shr.u64 a, t, 1; cvt.u32.u64 v, a; sub.u32 v, v, $1;"
+#: The hardware stops a warp behind a bar.sync at its next access to memory, not before.
+_LATE = "@tma_writes st.global.b32 [tma_ring], tma_count;"
 
-_ORIGIN = """{ .reg .pred p; setp.ne.u64 p, $0, 0;
-@p st.global.v2.b32 [$0+8], {$1, $2}; }"""
-
-_LABEL = """{{ .reg .pred p; setp.ne.u64 p, $0, 0;
-@p st.global.v4.b32 [$0+{slot}], {{{number}, $1, $2, 0}}; }}"""
+_LABEL = """@tma_traced st.global.v4.b32 [tma_ring+{slot}], {{{number}, $0, $1, 0}};"""
 
 
 def _constant(value: int) -> Any:
@@ -73,33 +107,17 @@ def _constant(value: int) -> Any:
 
 
 def _asm(
-    builder: Builder,
-    result: ir.Type,
-    text: str,
-    constraints: str,
-    values: Sequence[Value] = (),
-    pure: bool = False,
+    builder: Builder, result: ir.Type, text: str, constraints: str = "", *values: Value
 ) -> Any:
     kind = ir.FunctionType(result, [value.type for value in values])
-    if not pure:
-        constraints += ",~{memory}" if constraints else "~{memory}"
-    asm = ir.InlineAsm(kind, text.replace("\n", " "), constraints, side_effect=not pure)
-    attributes = ("readnone", "nounwind") if pure else ("convergent",)
-    return builder.call(asm, list(values), attrs=attributes)
-
-
-def ring(builder: Builder) -> Any:
-    """Return the address of the warp's ring, 0 in a block that is not traced.
-
-    It stays what it is during a launch, so that LLVM computes it once.
-    """
-    text = _RING.format(launch=launch_address())
-    return _asm(builder, I64, text, "=l", pure=True)
+    clobbered = ",".join(filter(None, (constraints, "~{memory}")))
+    asm = ir.InlineAsm(kind, text.replace("\n", " "), clobbered, side_effect=True)
+    return builder.call(asm, values, attrs=("convergent",))
 
 
 def clock(builder: Builder) -> Any:
-    """Return the low word of the clock, in cycles."""
-    text = "{ .reg .b64 t; mov.u64 t, %clock64; cvt.u32.u64 $0, t; }"
+    """Return the clock for the begin of a range, in units of two cycles."""
+    text = "{ .reg .b64 t; mov.u64 t, %clock64; shr.u64 t, t, 1; cvt.u32.u64 $0, t; }"
     return _asm(builder, I32, text, "=r")
 
 
@@ -111,11 +129,16 @@ def note(
     begun: Value | None = None,
 ) -> None:
     """Emit a record. `place` is a shared address; `begun` is the clock at a range's begin."""
-    how = "sub.u32 v, c, $2;" if begun is not None else "mov.b32 v, $2;"
-    last = begun if begun is not None else value
-    text = _NOTE.format(value=how, site=number_of(site), header=RING_HEADER)
-    given = [ring(builder), *(_constant(0) if word is None else word for word in (place, last))]
-    _asm(builder, _VOID, text, "l,r,r", given)
+    text = _NOTE.format(
+        late=_LATE if site.kind in (Kind.MEET, Kind.CLUSTER) else "",
+        value="mov.b32 v, $1;" if begun is None else _RANGE,
+        site=number_of(site),
+        records=RECORDS,
+        side=SIDE_COUNT,
+        side_mask=SIDE_CAPACITY - 1,
+        side_records=SIDE_RECORDS,
+    )
+    _asm(builder, _VOID, text, "r,r", place or _constant(0), begun or value or _constant(0))
 
 
 def _numbered(builder: Builder, number: Value) -> Any:
@@ -128,10 +151,6 @@ def _line() -> str:
     return f"{place[0].rpartition('/')[2]}:{place[1]}" if place else ""
 
 
-def _special(builder: Builder, name: str) -> Any:
-    return _asm(builder, I32, f"mov.u32 $0, %{name};", "=r", pure=True)
-
-
 # --------------------------------------------------------------------------- a kernel's ends
 
 
@@ -139,12 +158,7 @@ def _enclose(function: ir.Function) -> None:
     """Put records at the begin and the ends of a kernel."""
     entry = ir.IRBuilder(function.entry_basic_block)
     entry.position_at_start(function.entry_basic_block)
-    block = _special(entry, "ctaid.z")
-    for axis in "yx":
-        extent = _special(entry, f"nctaid.{axis}")
-        block = entry.add(entry.mul(block, extent), _special(entry, f"ctaid.{axis}"))
-    given = [ring(entry), _special(entry, "smid"), block]
-    _asm(entry, _VOID, _ORIGIN, "l,r,r", given)
+    _asm(entry, _VOID, _ENTER.format(launch=launch_address(), counters=COUNTERS))
     note(entry, Site(Kind.BEGIN))
     for basic_block in function.blocks:
         if isinstance(basic_block.terminator, ir.Ret):
@@ -247,7 +261,7 @@ def _labelled(
     number = label_number(function, owner)
     text = _LABEL.format(slot=label_slot(number), number=number)
     base, barriers = (*places, _constant(0))[:2]
-    _asm(builder, _VOID, text, "l,r,r", [ring(builder), base, barriers])
+    _asm(builder, _VOID, text, "r,r", base, barriers)
 
 
 @contextmanager

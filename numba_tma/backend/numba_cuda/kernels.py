@@ -40,6 +40,7 @@ from numba_tma.host.collections import without_collections
 from numba_tma.host.loop_rules import WITHOUT_SCOPES
 from numba_tma.host.progress import ticking
 from numba_tma.host.tensor_tiles import ColumnClaim
+from numba_tma.host.tracing import compiles_traced
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
@@ -153,6 +154,9 @@ def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
         COMPILING.pop()
     if size:
         result.library.get_function(result.fndesc.llvm_func_name).cluster = size
+    if compiles_traced() and compiles_device_function():
+        function = result.library.get_function(result.fndesc.llvm_func_name)
+        function.attributes.add("alwaysinline")
     if pyfunc in OUTLINED:
         result.library.get_function(result.fndesc.llvm_func_name).attributes.add("noinline")
     return result

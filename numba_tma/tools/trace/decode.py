@@ -11,7 +11,16 @@ import numpy as np
 from numba_tma.simulator.label_names import names_of
 from numba_tma.host import races
 from numba_tma.host.trace_buffer import Sampling
-from numba_tma.host.trace_records import SITES, Kind, labels_of, origin_of, records_of
+from numba_tma.host.trace_records import (
+    SITES,
+    UNIT,
+    Kind,
+    counters_of,
+    labels_of,
+    origin_of,
+    records_beside,
+    records_of,
+)
 from numba_tma.tools.trace.spans import Span, roles_by_behaviour
 
 _KINDS = {
@@ -29,8 +38,6 @@ _KINDS = {
 _RANGES = {
     Kind.WAIT, Kind.DRAIN, Kind.MEET, Kind.CLUSTER, Kind.PRODUCT, Kind.FLAG, Kind.MARK,
 }  # fmt: skip
-_TURN = 1 << 32
-
 
 class Place(NamedTuple):
     """What lies at a shared address: of which pipeline, which stage, and "full", "empty", ..."""
@@ -62,25 +69,28 @@ def place_of(text: str) -> Place | None:
 
 
 def decode(
-    rings: np.ndarray[Any, Any], capacity: int, sampling: Sampling, grid: tuple[int, ...]
+    rings: np.ndarray[Any, Any], sampling: Sampling, grid: tuple[int, ...]
 ) -> Decoded:
     """Return the spans of all rings, in nanoseconds from the first record."""
-    found = [records_of(ring, capacity) for ring in rings]
-    dropped = sum(lost for _, lost in found)
+    parts = [
+        (number, records, lost)
+        for number, ring in enumerate(rings)
+        for records, lost in (records_of(ring), records_beside(ring))
+        if len(records)
+    ]
     origins = [origin_of(ring) for ring in rings]
-    clocks = _Clocks([records for records, _ in found], [sm for sm, _ in origins])
+    counters = [counters_of(rings[number], records) for number, records, _ in parts]
+    clocks = _Clocks(counters, [origins[number][0] for number, *_ in parts])
     spans: list[Span] = []
     roles: dict[tuple[tuple[int, int, int], int], str] = {}
     processors: dict[tuple[int, int, int], int] = {}
     pipelines: dict[str, Any] = {}
-    for number, ((records, _), ring) in enumerate(zip(found, rings)):
-        if not len(records):
-            continue
+    for part, (number, records, _) in enumerate(parts):
         warp = number % sampling.warps
         processor, linear = origins[number]
         block = _index_of(linear, grid)
-        places, processors[block] = _places(ring, pipelines), processor
-        times = clocks.times(number)
+        places, processors[block] = _places(rings[number], pipelines), processor
+        times = clocks.times(part)
         for span, role in _spans(records, times, clocks.period, block, warp, places):
             spans.append(span)
             if role:
@@ -90,12 +100,17 @@ def decode(
     moved.sort(key=lambda span: (span.start, span.end))
     for key, role in roles_by_behaviour(moved).items():
         roles.setdefault(key, role)
+    dropped = sum(lost for *_, lost in parts)
     return Decoded(moved, roles, processors, dropped, pipelines)
 
 
 def _moved(span: Span, by: float) -> Span:
     fields = {name: getattr(span, name) for name in Span.__slots__}
     return Span(**fields | {"start": span.start + by, "end": span.end + by})
+
+
+#: The clock and the timer at each record of a ring.
+Counters = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
 class _Clocks:
@@ -106,49 +121,30 @@ class _Clocks:
     the timer that the median of its neighbours has.
     """
 
-    def __init__(self, rings: list[np.ndarray[Any, Any]], processors: list[int]) -> None:
+    def __init__(self, counters: list[Counters], processors: list[int]) -> None:
         self._times: dict[int, np.ndarray[Any, Any]] = {}
+        self.period = _period(counters)
         members: dict[int, list[int]] = {}
-        for number, records in enumerate(rings):
-            if len(records):
-                members.setdefault(processors[number], []).append(number)
-        counted = {
-            number: (_unwrapped(rings[number]["clock"]), _unwrapped(rings[number]["time"]))
-            for numbers in members.values()
-            for number in numbers
-        }
-        self.period = _period(list(counted.values()))
-        start = min((int(time[0]) for _, time in counted.values()), default=0)
+        for number, processor in enumerate(processors):
+            members.setdefault(processor, []).append(number)
+        start = min((int(time[0]) for _, time in counters), default=0)
         for numbers in members.values():
-            base = int(counted[numbers[0]][0][0])
-            clock = np.concatenate([_near(counted[n][0], base) for n in numbers])
-            time = np.concatenate([_near(counted[n][1], start) for n in numbers])
+            base = int(counters[numbers[0]][0][0])
+            clock = np.concatenate([counters[n][0] - base for n in numbers]).astype(np.float64)
+            time = np.concatenate([counters[n][1] - start for n in numbers]).astype(np.float64)
             order = np.argsort(clock, kind="stable")
             offset = np.empty(len(clock))
             offset[order] = _median((time - clock * self.period)[order])
             exact = clock * self.period + offset
-            split = np.cumsum([len(rings[n]) for n in numbers])[:-1]
+            split = np.cumsum([len(counters[n][0]) for n in numbers])[:-1]
             self._times.update(zip(numbers, np.split(exact, split)))
 
-    def times(self, ring: int) -> np.ndarray[Any, Any]:
-        """Return the times of a ring's records, in nanoseconds."""
-        return self._times[ring]
+    def times(self, number: int) -> np.ndarray[Any, Any]:
+        """Return the times of the records with these counters, in nanoseconds."""
+        return self._times[number]
 
 
-def _unwrapped(words: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the values of a counter of 32 bits, whose neighbours are less than a turn apart."""
-    steps = np.diff(words.astype(np.int64)) % _TURN
-    return int(words[0]) + np.concatenate(([0], np.cumsum(steps)))
-
-
-def _near(counted: np.ndarray[Any, Any], base: int) -> np.ndarray[Any, Any]:
-    """Return a ring's values relative to a base: its first lies within half a turn of it."""
-    first = (int(counted[0]) - base + (_TURN >> 1)) % _TURN - (_TURN >> 1)
-    relative: np.ndarray[Any, Any] = (counted - counted[0] + first).astype(np.float64)
-    return relative
-
-
-def _period(rings: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> float:
+def _period(rings: list[Counters]) -> float:
     """Return the nanoseconds of a cycle."""
     cycles = sum(int(clock[-1] - clock[0]) for clock, _ in rings)
     nanoseconds = sum(int(time[-1] - time[0]) for _, time in rings)
@@ -193,16 +189,17 @@ def _spans(
 ) -> Iterator[tuple[Span, str]]:
     """Yield the spans of a warp, each with the role that its site names."""
     begun, last = float(times[0]), float(times[-1])
+    whole = False
     for record, time in zip(records, times):
         site, value = SITES[record["site"]], int(record["value"])
         end = float(time)
-        start = end - value * period if site.kind in _RANGES else end
+        start = end - value * UNIT * period if site.kind in _RANGES else end
         place = places.get(int(record["place"]), Place("", -1, ""))
         common = {"block": block, "warp": warp, "line": site.line}
         if site.kind is Kind.BEGIN:
-            begun = start
+            begun, whole = start, True
         elif site.kind is Kind.END:
-            last = end
+            last, whole = end, True
         elif site.kind is Kind.WAIT:
             kind = place.what if place.what in ("full", "empty") else "wait"
             if not place.what and site.what.endswith((".full'", ".empty'")):
@@ -227,4 +224,5 @@ def _spans(
                 Span(kind, start, end, name=name, pipeline=place.pipeline, stage=place.stage,
                      nbytes=nbytes, **common), site.role,
             )  # fmt: skip
-    yield Span("run", begun, last, block, warp), ""
+    if whole:
+        yield Span("run", begun, last, block, warp), ""

@@ -39,7 +39,7 @@ class GpuRecorder:
             wait_for_device()
         finally:
             rings.end()
-        found = decode(rings.read(), rings.capacity, sampling, traced.grid)
+        found = decode(rings.read(), sampling, traced.grid)
         device = launching_device()
         # Twice: a DRAM transfers at both edges of its clock. kHz x bits / 8 = 1e3 B/s.
         rate = device_attribute(device, "MEMORY_CLOCK_RATE") * 2

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from numba_tma.host.architectures import static_shared
-from numba_tma.tools.trace.facts import PipelineFacts, block_times, pipelines_of
+from numba_tma.tools.trace.facts import PipelineFacts, block_times, pipelines_of, shares_of
 from numba_tma.tools.trace.spans import Launch
 
 #: A share of time that is worth a word.
@@ -178,6 +178,8 @@ def meetings(launch: Launch) -> Iterator[Verdict]:
         for span in launch.of("meet"):
             waits[span.warp] += span.duration
         last = min(members, key=lambda warp: waits[warp])
+        if _waits_elsewhere(launch, last):  # of which another rule speaks
+            continue
         yield Verdict(
             "meeting", share,
             f"{role or 'warps'} wait {share:.0%} of their time at barriers; warp {last} waits least "
@@ -213,6 +215,12 @@ def late_start(launch: Launch) -> Iterator[Verdict]:
             f"{name}: {facts.first_full:.0%} of a block's time passes until its first stage is full: "
             "let fewer blocks take several tiles each (PersistentGrid), and prefetch the maps",
         )  # fmt: skip
+
+
+def _waits_elsewhere(launch: Launch, warp: int) -> bool:
+    """Return whether a warp waits for something else than other warps."""
+    shares = shares_of(launch, [(block, warp) for block in launch.blocks])
+    return max(shares.of("drain"), shares.of("full"), shares.of("empty")) >= NOTABLE
 
 
 def _by_role(launch: Launch, kind: str) -> dict[str, float]:
