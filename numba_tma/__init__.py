@@ -17,7 +17,7 @@ from numba_tma._version import __version__ as __version__
 from numba_tma.backend import interface
 from numba_tma.host import backend as offered
 from numba_tma.host.collections import without_collections
-from numba_tma.host.environment import simulated
+from numba_tma.host.environment import simulated, trace_file
 from numba_tma.host.lazy_names import homes_of
 
 _HOMES = homes_of(__file__)
@@ -126,6 +126,9 @@ else:
         _attach()
     else:
         sys.meta_path.insert(0, _ImportOfNumba())
+
+if trace_file():
+    importlib.import_module("numba_tma.tools.trace.process").begin(trace_file())
 
 if "IPython" in sys.modules:
     from numba_tma.tools import pictures

@@ -116,6 +116,11 @@ def compiled_target() -> str:
         ) from None
 
 
+def trace_file() -> str:
+    """Return the file of a trace of the whole process (``NUMBA_TMA_TRACE``); "" without one."""
+    return os.environ.get("NUMBA_TMA_TRACE", "").replace("%p", str(os.getpid()))
+
+
 def full_errors() -> bool:
     """Whether errors of kernels keep Numba's text around them (``NUMBA_TMA_FULL_ERRORS``)."""
     return _switch("NUMBA_TMA_FULL_ERRORS")
@@ -178,7 +183,9 @@ def cache_limit() -> int:
 
 
 #: Variables of Numba and of this library that change no compiled code.
-_WITHOUT_EFFECT = ("NUMBA_CACHE", "NUMBA_TMA_CACHE", "NUMBA_TMA_SIM", "NUMBA_TMA_DEBUG_")
+_WITHOUT_EFFECT = (
+    *("NUMBA_CACHE", "NUMBA_TMA_CACHE", "NUMBA_TMA_SIM", "NUMBA_TMA_DEBUG_", "NUMBA_TMA_TRACE"),
+)
 
 
 def compiler_variables() -> dict[str, str]:

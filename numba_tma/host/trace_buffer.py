@@ -51,28 +51,28 @@ class Sampling(NamedTuple):
 
     first: int  #: cluster
     step: int
-    count: int
+    clusters: int
     blocks: int  #: of a cluster
     warps: int  #: of a block
 
     @property
     def rings(self) -> int:
         """Warps of the traced blocks."""
-        return self.count * self.blocks * self.warps
+        return self.clusters * self.blocks * self.warps
 
 
 def sampled(
     blocks: int | range, grid: tuple[int, ...], block: tuple[int, ...], cluster: int
 ) -> Sampling:
-    """Return the clusters that have `blocks`: so many at equal distances, or those of a range."""
-    clusters = math.prod(grid) // cluster
-    if isinstance(blocks, range):
-        first, step, count = blocks.start // cluster, max(1, blocks.step // cluster), len(blocks)
-        count = min(-(-count // (1 if step > 1 else cluster)), -(-(clusters - first) // step))
-    else:
-        count = min(clusters, -(-blocks // cluster))
-        first, step = 0, max(1, clusters // max(1, count))
-    return Sampling(first, step, max(0, count), cluster, -(-math.prod(block) // WARP))
+    """Return the traced clusters: of so many blocks at equal distances, or of those of a range."""
+    all_clusters, warps = math.prod(grid) // cluster, -(-math.prod(block) // WARP)
+    if isinstance(blocks, int):
+        number = min(all_clusters, -(-blocks // cluster))
+        return Sampling(0, max(1, all_clusters // number), number, cluster, warps)
+    chosen = [block // cluster for block in blocks if block // cluster < all_clusters]
+    chosen = list(dict.fromkeys(chosen)) or [0]
+    step = chosen[1] - chosen[0] if chosen[1:] else 1
+    return Sampling(chosen[0], step, len(chosen), cluster, warps)
 
 
 class Rings:
@@ -86,7 +86,7 @@ class Rings:
         if self.capacity < _LEAST:
             least = sampling.rings * (RECORDS + _LEAST * RECORD_NBYTES)
             raise ValueError(
-                f"trace: {sampling.count * sampling.blocks} blocks of {sampling.warps} warps need "
+                f"trace: {sampling.clusters * sampling.blocks} blocks of {sampling.warps} warps take "
                 f"{-(-least // (1 << 20))} MB for {_LEAST} records a warp, and megabytes="
                 f"{nbytes / (1 << 20):g}: give more, or trace fewer blocks (blocks=...)"
             )
@@ -100,7 +100,7 @@ class Rings:
         _write(self._memory, empty)
         told = np.zeros((), LAUNCH)
         told["rings"], told["nbytes"] = self._memory.address, self.ring_nbytes
-        told["first"], told["step"], told["count"] = self.sampling[:3]
+        told["first"], told["step"], told["clusters"] = self.sampling[:3]
         _write(_launch_words(current_context()), told)
 
     def end(self) -> None:

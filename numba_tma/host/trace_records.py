@@ -47,9 +47,9 @@ RECORD = np.dtype(
 RECORD_NBYTES = RECORD.itemsize
 
 #: A ring begins with the bytes of records so far, the mask of their places, the multiprocessor and
-#: the block's linear index. Then, in places of a record's size: the clock and the timer as they were
-#: at the warp's begin; the count of the small ring for lanes other than 0; labels, each of which
-#: says where a pipeline's memory is (the label's number, the address of the tiles, and that of the
+#: the block's linear index. Then, in places of a record's size: the clock and the timer at the
+#: warp's begin; the count of the small ring for lanes other than 0; labels, each of which says
+#: where a pipeline's memory is (the label's number, the address of the tiles, and that of the
 #: barriers); the small ring; and the records.
 COUNTERS, SIDE_COUNT, _FIRST_LABEL = (RECORD_NBYTES * slot for slot in (1, 2, 3))
 LABELS, SIDE_CAPACITY = 13, 256
@@ -60,7 +60,7 @@ RECORDS = SIDE_RECORDS + SIDE_CAPACITY * RECORD_NBYTES
 #: which clusters are traced: the first, every how many, and how many. Padded to 32 B.
 LAUNCH = np.dtype(
     [("rings", "<u8"), ("unused", "<u8")]
-    + [(name, "<u4") for name in ("nbytes", "first", "step", "count")]
+    + [(name, "<u4") for name in ("nbytes", "first", "step", "clusters")]
 )
 
 

@@ -23,7 +23,7 @@ class Recorder(Protocol):
     """What a trace does with a launch."""
 
     def launch(self, traced: Traced, run: Callable[[], None]) -> None:
-        """Call `run`, which launches a kernel that was compiled with a trace, and read its rings."""
+        """Call `run`, which launches a kernel compiled with a trace, and read its rings."""
 
 
 class _Here(threading.local):

@@ -1,4 +1,4 @@
-"""The names of a pipeline's tiles and barriers, from the functions that name them in the simulator."""
+"""The names of a pipeline's tiles and barriers, from the functions that give them here."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class Launch:
     """A launch of a kernel that was recorded."""
 
     kernel: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
 
 
 @dataclass

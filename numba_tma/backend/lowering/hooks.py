@@ -15,8 +15,8 @@ ACCESSES: list[Callable[..., None]] = []
 #: Called with (context, builder, runs, start) before a wgmma reads an operand: its byte runs from
 #: the start, and the low word of its descriptor.
 OPERANDS: list[Callable[..., None]] = []
-#: Pairs: the first is called with (context, builder) before a wait for an mbarrier's phase, the second
-#: after it, with (builder, result of the first, type of the barrier, its value, site).
+#: Pairs: the first is called with (context, builder) before a wait for an mbarrier's phase, the
+#: second after it, with (builder, result of the first, type of the barrier, its value, site).
 AROUND_WAITS: list[tuple[Callable[..., Any], Callable[..., None]]] = []
 #: Called with (context, builder) before a wait for wgmma groups, which whole warps execute.
 BEFORE_WAITS: list[Callable[..., None]] = []

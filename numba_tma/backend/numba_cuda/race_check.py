@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from numba_tma.simulator import label_names
 from numba_tma.host import races
 from numba_tma.host.debug import _SITES, Record
 from numba_tma.host.race_judgement import races_of
+from numba_tma.simulator import label_names
 
 
 def clear() -> None:
@@ -33,5 +33,6 @@ def check_after_failure(grid: Sequence[int], cause: BaseException) -> None:
 
 def names_of(label: int, base: int, barriers: int) -> tuple[list[tuple[int, str]], int]:
     """Return (shared address, name) of a pipeline's tiles and barriers, and the tiles' bytes."""
-    names = [(at, text.partition("(")[0]) for at, text in label_names.names_of(label, base, barriers)]
+    found = label_names.names_of(label, base, barriers)
+    names = [(at, text.partition("(")[0]) for at, text in found]
     return names, int(getattr(races.LABELS[label - 1][1], "storage_nbytes", 0))

@@ -60,14 +60,14 @@ def watching(
     LABELLED.append(labelled)
     originals = [(cls, cls.lower_inst) for cls in (lowering.Lower, LeanLower)]
     for cls, original in originals:
-        cls.lower_inst = _watched(original, synchronises)
+        setattr(cls, "lower_inst", _watched(original, synchronises))  # noqa: B010
     try:
         yield
     finally:
         CALLED.remove(before_body)
         LABELLED.remove(labelled)
         for cls, original in originals:
-            cls.lower_inst = original
+            setattr(cls, "lower_inst", original)  # noqa: B010
 
 
 def _watched(

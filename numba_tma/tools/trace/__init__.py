@@ -28,6 +28,7 @@ class Trace:
 
     def __init__(self) -> None:
         self.launches: list[Launch] = []
+        self.left_out: dict[str, int] = {}  #: by kernel: launches beyond the limit
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file of the Chrome trace event format, for Perfetto or chrome://tracing."""
@@ -38,7 +39,7 @@ class Trace:
 
         ``summary.verdicts`` has the limits, each with the share of time that it is about.
         """
-        return Summary(tuple(self.launches))
+        return Summary(tuple(self.launches), self.left_out)
 
     def __repr__(self) -> str:
         spans = sum(len(launch.spans) for launch in self.launches)
@@ -46,8 +47,19 @@ class Trace:
         return f"<trace of {len(self.launches)} launches ({names}): {spans:,} spans>"
 
 
+def _keep(trace: Trace, launches: list[Launch], most: int | None) -> None:
+    """Put launches into a trace, of each kernel at most so many."""
+    for launch in launches:
+        if most is None or sum(known.kernel == launch.kernel for known in trace.launches) < most:
+            trace.launches.append(launch)
+        else:
+            trace.left_out[launch.kernel] = trace.left_out.get(launch.kernel, 0) + 1
+
+
 @contextmanager
-def trace(*, blocks: int | range = 4, megabytes: float = _MEGABYTES) -> Iterator[Trace]:
+def trace(
+    *, blocks: int | range = 4, megabytes: float = _MEGABYTES, launches: int | None = None
+) -> Iterator[Trace]:
     """Record what the kernels do that this thread launches inside of the ``with`` block.
 
     ::
@@ -63,9 +75,13 @@ def trace(*, blocks: int | range = 4, megabytes: float = _MEGABYTES) -> Iterator
     it, and launched in the other one's place. The package's own functions, such as `matmul`, are
     traced, too. Without a trace, kernels have no instruction of it.
 
-    Each launch waits for the kernel's end. Records cost some 80 cycles each, of the warps that
-    write them: blocks that are not traced pay next to nothing. Times are of the GPU's clocks, laid
-    on its timer, which all multiprocessors share.
+    Each launch waits for the kernel's end. A record costs the warp that writes it some 40 ns;
+    blocks that are not traced jump over it. Times are of the GPU's clocks, laid on its timer, which
+    all multiprocessors share. In the simulator they are its steps.
+
+    ``NUMBA_TMA_TRACE=run.json`` traces a whole process, in the thread that imports the library;
+    ``%p`` in the name becomes the process's number. ``python -m numba_tma explain script.py`` runs
+    a script so and prints the summary.
 
     Parameters
     ----------
@@ -75,6 +91,8 @@ def trace(*, blocks: int | range = 4, megabytes: float = _MEGABYTES) -> Iterator
     megabytes
         Memory for the records of a launch. Each warp keeps its newest records in a ring; the trace
         says how many older ones were dropped.
+    launches
+        Launches of each kernel that are recorded; the trace counts the others. None: all.
 
     Yields
     ------
@@ -92,6 +110,8 @@ def trace(*, blocks: int | range = 4, megabytes: float = _MEGABYTES) -> Iterator
         raise ValueError(f"trace(blocks={blocks!r}): give a number of blocks from 1 on, or a range")
     if isinstance(blocks, int) and blocks < 1 or isinstance(blocks, range) and blocks.step < 1:
         raise ValueError(f"trace(blocks={blocks!r}): give a number of blocks from 1 on, or a range")
+    if launches is not None and launches < 1:
+        raise ValueError(f"trace(launches={launches!r}): give a number from 1 on, or None for all")
     if not 0 < megabytes <= 1 << 16:
         raise ValueError(f"trace(megabytes={megabytes!r}): give more than 0, and at most 65536")
     found = Trace()
@@ -100,11 +120,11 @@ def trace(*, blocks: int | range = 4, megabytes: float = _MEGABYTES) -> Iterator
             try:
                 yield found
             finally:
-                found.launches.extend(launches_of(events))
+                _keep(found, launches_of(events), launches)
         return
     from numba_tma.tools.trace.recording import GpuRecorder
 
-    recorder = GpuRecorder(found.launches, blocks, int(megabytes * (1 << 20)))
+    recorder = GpuRecorder(found, blocks, int(megabytes * (1 << 20)), launches)
     forget_all()  # prepared launches of the package's functions are of untraced kernels
     try:
         with traced_kernels().tracing_launches(), tracing.recording(recorder):

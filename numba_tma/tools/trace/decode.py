@@ -8,19 +8,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numba_tma.simulator.label_names import names_of
 from numba_tma.host import races
 from numba_tma.host.trace_buffer import Sampling
 from numba_tma.host.trace_records import (
     SITES,
     UNIT,
     Kind,
+    Site,
     counters_of,
     labels_of,
     origin_of,
     records_beside,
     records_of,
 )
+from numba_tma.simulator.label_names import names_of
 from numba_tma.tools.trace.spans import Span, roles_by_behaviour
 
 _KINDS = {
@@ -35,6 +36,9 @@ _KINDS = {
     Kind.TILE: "tile",
     Kind.MARK: "mark",
 }
+#: What has a place in shared memory.
+_PLACED = {Kind.WAIT, Kind.ARRIVE, Kind.LOAD, Kind.STORE}
+_NAMES = {Kind.TILE: "{value}", Kind.MEET: "barrier {place}"}
 _RANGES = {
     Kind.WAIT, Kind.DRAIN, Kind.MEET, Kind.CLUSTER, Kind.PRODUCT, Kind.FLAG, Kind.MARK,
 }  # fmt: skip
@@ -45,6 +49,9 @@ class Place(NamedTuple):
     what: str
     stage: int
     pipeline: str
+
+
+_NOWHERE = Place("", -1, "")
 
 
 class Decoded(NamedTuple):
@@ -75,7 +82,7 @@ def decode(
     parts = [
         (number, records, lost)
         for number, ring in enumerate(rings)
-        for records, lost in (records_of(ring), records_beside(ring))
+        for records, lost in (records_of(ring), _without_ends(*records_beside(ring)))
         if len(records)
     ]
     origins = [origin_of(ring) for ring in rings]
@@ -102,6 +109,14 @@ def decode(
         roles.setdefault(key, role)
     dropped = sum(lost for *_, lost in parts)
     return Decoded(moved, roles, processors, dropped, pipelines)
+
+
+def _without_ends(
+    records: np.ndarray[Any, Any], lost: int
+) -> tuple[np.ndarray[Any, Any], int]:
+    """Return records of lanes other than 0 without their ends: a warp runs as long as lane 0."""
+    ends = [SITES[site].kind is Kind.END for site in records["site"]]
+    return records[~np.array(ends, bool)], lost
 
 
 def _moved(span: Span, by: float) -> Span:
@@ -179,6 +194,16 @@ def _places(ring: np.ndarray[Any, Any], pipelines: dict[str, Any]) -> dict[int, 
     return places
 
 
+def _kind(site: Site, place: Place) -> str:
+    """Return the kind of a span: of a wait or an arrival, by the barrier's use."""
+    if site.kind is Kind.WAIT:
+        purpose = place.what or site.what.rstrip("'").rpartition(".")[2]
+        return purpose if purpose in ("full", "empty") else "wait"
+    if site.kind is Kind.ARRIVE and place.what == "empty":
+        return "release"
+    return _KINDS[site.kind]
+
+
 def _spans(
     records: np.ndarray[Any, Any],
     times: np.ndarray[Any, Any],
@@ -194,35 +219,27 @@ def _spans(
         site, value = SITES[record["site"]], int(record["value"])
         end = float(time)
         start = end - value * UNIT * period if site.kind in _RANGES else end
-        place = places.get(int(record["place"]), Place("", -1, ""))
-        common = {"block": block, "warp": warp, "line": site.line}
         if site.kind is Kind.BEGIN:
             begun, whole = start, True
-        elif site.kind is Kind.END:
+            continue
+        if site.kind is Kind.END:
             last, whole = end, True
-        elif site.kind is Kind.WAIT:
-            kind = place.what if place.what in ("full", "empty") else "wait"
-            if not place.what and site.what.endswith((".full'", ".empty'")):
-                kind = site.what.rstrip("'").rpartition(".")[2]
-            yield (
-                Span(kind, start, end, name=site.what, pipeline=place.pipeline,
-                     stage=place.stage, **common), site.role,
-            )  # fmt: skip
-        else:
-            kind, nbytes, name = _KINDS[site.kind], 0, site.what
-            if site.kind in (Kind.LOAD, Kind.STORE):
-                nbytes = value
-            elif site.kind is Kind.TILE:
-                name = str(value)
-            elif site.kind is Kind.MEET:
-                name, place = f"barrier {int(record['place'])}", Place("", -1, "")
-            elif site.kind is Kind.ARRIVE and place.what == "empty":
-                kind = "release"
-            if site.kind in (Kind.DRAIN, Kind.PRODUCT, Kind.CLUSTER, Kind.FLAG, Kind.MARK):
-                place = Place("", -1, "")
-            yield (
-                Span(kind, start, end, name=name, pipeline=place.pipeline, stage=place.stage,
-                     nbytes=nbytes, **common), site.role,
-            )  # fmt: skip
+            continue
+        place = _NOWHERE
+        if site.kind in _PLACED:
+            place = places.get(int(record["place"]), _NOWHERE)
+        span = Span(
+            _kind(site, place),
+            start,
+            end,
+            block,
+            warp,
+            name=_NAMES.get(site.kind, site.what).format(value=value, place=record["place"]),
+            pipeline=place.pipeline,
+            stage=place.stage,
+            nbytes=value if site.kind in (Kind.LOAD, Kind.STORE) else 0,
+            line=site.line,
+        )
+        yield span, site.role
     if whole:
         yield Span("run", begun, last, block, warp), ""

@@ -173,6 +173,20 @@ class PipelineFacts:
         return statistics.fmean(means) if means else 0.0
 
     @cached_property
+    def starved(self) -> float:
+        """The share of the consumers' time in waits for full stages, but for a block's first."""
+        consumer = self.consumer
+        if consumer is None or not consumer.time:
+            return 0.0
+        first: dict[Block, float] = {}
+        for fill in self.fills:
+            if fill.full is not None:
+                first[fill.block] = min(fill.full, first.get(fill.block, fill.full))
+        waits = self.launch.of("full", pipeline=self.name)
+        later = (s.duration for s in waits if s.end > first.get(s.block, 0.0) + _SHORT)
+        return sum(later) / consumer.time
+
+    @cached_property
     def first_full(self) -> float:
         """The share of a block's time until its first stage is full."""
         shares = []

@@ -9,8 +9,13 @@ from numba_tma.simulator.trace import Trace as SimulatedTrace
 from numba_tma.tools.trace.decode import Place, place_of
 from numba_tma.tools.trace.spans import Launch, Span, roles_by_behaviour
 
-_POINTS = {"issue": "load", "store": "store", "landed": "landed"}
-_RANGES = {"drained": "drain", "met": "meet", "cluster": "cluster", "flag": "flag", "mark": "mark"}
+#: The kinds of spans, by the kinds of events.
+_KINDS = {
+    **{"issue": "load", "store": "store", "landed": "landed", "awaited": "wait"},
+    **{"release": "arrive", "arrive": "arrive", "drained": "drain", "met": "meet"},
+    **{"cluster": "cluster", "flag": "flag", "mark": "mark", "tile": "tile"},
+}
+_COPIES = ("load", "store", "landed")
 
 
 def launches_of(trace: SimulatedTrace) -> list[Launch]:
@@ -41,28 +46,25 @@ def _spans(events: list[Event]) -> Iterator[Span]:
         key = event.run, event.warp
         start = event.time if event.begun < 0 else event.begun
         begun.setdefault(key, start)
-        place = place_of(event.label) or Place("", -1, "")
-        common = {"block": event.block, "warp": event.warp}
-        where = {"pipeline": place.pipeline, "stage": place.stage}
-        if event.kind == "exit":
-            continue
-        if event.kind in _POINTS:
-            at = {"start": event.time, "end": event.time, "nbytes": event.nbytes}
-            yield Span(_POINTS[event.kind], **at, **common, **where)
-            continue
-        if event.thread != first[*key, event.kind, event.label]:
-            continue
-        times = {"start": start, "end": event.time}
-        if event.kind == "awaited":
-            kind = place.what if place.what in ("full", "empty") else "wait"
-            yield Span(kind, **times, **common, **where, name=event.label)
-        elif event.kind in _RANGES:
-            yield Span(_RANGES[event.kind], **times, **common, name=event.label)
-        elif event.kind == "tile":
-            yield Span("tile", **times, **common, name=event.label)
-        elif event.kind in ("release", "arrive"):
-            kind = "release" if place.what == "empty" else "arrive"
-            yield Span(kind, **times, **common, **where)
+        kind, place = _KINDS.get(event.kind, ""), place_of(event.label) or Place("", -1, "")
+        if event.kind == "awaited" and place.what in ("full", "empty"):
+            kind = place.what
+        elif event.kind in ("release", "arrive") and place.what == "empty":
+            kind = "release"
+        # What several threads of a warp do is the first one's; each starts its own copies.
+        ours = event.thread == first[*key, event.kind, event.label] or kind in _COPIES
+        if kind and ours:
+            yield Span(
+                kind,
+                start,
+                event.time,
+                event.block,
+                event.warp,
+                name="" if kind in (*_COPIES, "release", "arrive") else event.label,
+                pipeline=place.pipeline,
+                stage=place.stage,
+                nbytes=event.nbytes if kind in _COPIES else 0,
+            )
     last = {(event.run, event.warp): event for event in events}
     for key, event in last.items():
         yield Span("run", begun[key], event.time, event.block, event.warp)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from numba_tma.tools.trace.facts import PipelineFacts, RoleShares, pipelines_of, roles_of
 from numba_tma.tools.trace.spans import Launch
@@ -17,6 +17,7 @@ class Summary:
     """What `Trace.summary` returns; its text is a table."""
 
     launches: tuple[Launch, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)  #: launches that were not recorded
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -26,7 +27,9 @@ class Summary:
     def __str__(self) -> str:
         if not self.launches:
             return "nothing was launched"
-        return "\n\n".join("\n".join(_lines(launch)) for launch in self.launches)
+        parts = ["\n".join(_lines(launch)) for launch in self.launches]
+        parts += [f"{n:,} more launches of {kernel}" for kernel, n in self.left_out.items()]
+        return "\n\n".join(parts)
 
     __repr__ = __str__
 

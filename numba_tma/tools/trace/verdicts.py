@@ -1,13 +1,12 @@
 """What limits a traced launch, and the repair: one rule a function.
 
-A rule is given the facts of a launch, and says nothing or a `Verdict`. Shares are of the time of the
-warps concerned. A summary shows the verdicts in the order of the time that they are about.
+A rule is given a launch, and says nothing or a `Verdict`. Its share is that of the time which the
+warps concerned lose. A summary shows the verdicts in the order of their shares.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -17,6 +16,10 @@ from numba_tma.tools.trace.spans import Launch
 
 #: A share of time that is worth a word.
 NOTABLE = 0.15
+#: Nanoseconds in which a stage changes hands: two waits, a fence, two arrivals.
+HANDOVER = 300
+#: Bytes below which a load is small.
+SMALL = 2048
 #: A share of the memory's bandwidth that leaves nothing to win.
 SATURATED = 0.75
 
@@ -25,7 +28,7 @@ class Verdict(NamedTuple):
     """What a rule says."""
 
     kind: str
-    share: float  #: of the time concerned, 0 to 1
+    share: float  #: of the time that is lost, 0 to 1
     text: str  #: what was seen, and the repair
 
 
@@ -71,13 +74,13 @@ def starved(launch: Launch) -> Iterator[Verdict]:
     """Consumers wait for full stages: because of the memory, the ring, or the producer."""
     for facts in pipelines_of(launch):
         consumer, producer = facts.consumer, facts.producer
-        if consumer is None or consumer.of("full") < NOTABLE:
+        share, name = facts.starved, facts.name.partition("(")[0]
+        if consumer is None or share < NOTABLE:
             continue
-        share, name = consumer.of("full"), facts.name.partition("(")[0]
         seen = f"{name}: consumers wait {share:.0%} of their time for full stages"
         flight = f"{facts.in_flight / 1024:.0f} KiB are in flight in a block"
         waits = producer.of("empty") if producer else 0.0
-        if launch.unit == "ns" and 0 < facts.load_nbytes < 2048 and waits < 0.5:
+        if launch.unit == "ns" and 0 < facts.load_nbytes < SMALL and waits < 0.5:
             yield Verdict(
                 "small loads", share,
                 f"{seen}, and a load brings {facts.load_nbytes:,.0f} B: use larger boxes, of 4 KiB "
@@ -86,8 +89,8 @@ def starved(launch: Launch) -> Iterator[Verdict]:
         elif waits < NOTABLE:
             yield Verdict(
                 "producer", share,
-                f"{seen}, and the producer waits {waits:.0%} of its time for empty ones: stages are "
-                "free, but it issues the loads late: move work out of its loop",
+                f"{seen}, and the producer waits {waits:.0%} of its time for empty ones: stages "
+                "are free, but it issues the loads late: move work out of its loop",
             )  # fmt: skip
         elif launch.bandwidth and bandwidth_of(launch, facts) > SATURATED * launch.bandwidth:
             rate = bandwidth_of(launch, facts)
@@ -124,66 +127,77 @@ def _more_stages(launch: Launch, facts: PipelineFacts) -> str:
 
 
 @_rule
+def small_stages(launch: Launch) -> Iterator[Verdict]:
+    """Stages are so small that handing them over takes most of the time."""
+    if launch.unit != "ns":
+        return
+    times = block_times(launch)
+    for facts in pipelines_of(launch):
+        turns = len(facts.fills) / max(1, len({fill.block for fill in facts.fills}))
+        if turns < 8 or facts.stage_nbytes >= 2 * SMALL:
+            continue
+        period = statistics.fmean(times.values()) / turns
+        if HANDOVER / period >= NOTABLE:
+            name = facts.name.partition("(")[0]
+            yield Verdict(
+                "small stages", min(1.0, HANDOVER / period),
+                f"{name}: a stage of {facts.stage_nbytes:,.0f} B changes hands every {period:,.0f} "
+                f"ns, of which waits, fences and arrivals are some {HANDOVER}: use larger tiles, "
+                "or several in a stage (k_group)",
+            )  # fmt: skip
+
+
+@_rule
 def compute_bound(launch: Launch) -> Iterator[Verdict]:
-    """The producer waits for empty stages, and consumers do not wait for full ones."""
+    """Consumers set the pace: the producer waits for empty stages."""
     for facts in pipelines_of(launch):
         consumer, producer = facts.consumer, facts.producer
         if consumer is None or producer is None:
             continue
-        if producer.of("empty") < 2 * NOTABLE or consumer.of("full") >= NOTABLE:
+        if producer.of("empty") < 2 * NOTABLE or facts.starved >= NOTABLE:
             continue
-        parts = {
-            "the tensor cores": consumer.of("products"),
-            "stores": consumer.of("drain"),
-            "each other (barriers)": consumer.of("meet"),
-        }
-        most, share = max(parts.items(), key=lambda part: part[1])
-        where = f"; they wait {share:.0%} for {most}" if share >= NOTABLE else ""
         marks = sorted(consumer.marks.items(), key=lambda mark: -mark[1])[:1]
-        where += "".join(f"; {spent:.0%} of it is {mark!r}" for mark, spent in marks)
+        where = "".join(f"; {spent:.0%} of it is {mark!r}" for mark, spent in marks)
+        if consumer.of("products") >= NOTABLE:
+            where += f"; {consumer.of('products'):.0%} are waits for the tensor cores"
         name = facts.name.partition("(")[0]
-        # What consumers wait for has a rule of its own.
         yield Verdict(
-            "compute", consumer.working,
+            "compute", 0.0,
             f"{name}: the producer waits {producer.of('empty'):.0%} of its time for empty stages, "
-            f"and consumers {consumer.of('full'):.0%} for full ones: compute-bound{where}",
+            f"and consumers {facts.starved:.0%} for full ones: compute-bound{where}",
         )  # fmt: skip
 
 
 @_rule
 def drains(launch: Launch) -> Iterator[Verdict]:
-    """Warps wait for their stores."""
-    by_role = _by_role(launch, "drain")
-    for role, share in by_role.items():
-        if share >= NOTABLE:
-            latest = max(launch.of("drain"), key=lambda span: span.duration)
-            at = f" (longest: {latest.duration:,.0f} {launch.unit}" + (
-                f" at {latest.line})" if latest.line else ")"
-            )
-            yield Verdict(
-                "drain", share,
-                f"{role or 'warps'} wait {share:.0%} of their time for stores to drain{at}: store "
-                "from a second tile and wait one store later (StorePipeline, in_flight=1)",
-            )  # fmt: skip
+    """Warps wait for their stores, and perhaps others for them."""
+    for role, (share, last) in _meetings(launch).items():
+        own = shares_of(launch, _warps(launch, role)).of("drain")
+        late = shares_of(launch, [(block, last) for block in launch.blocks]).of("drain")
+        lost = own + share if share and late > 0.6 * share else own
+        if lost < NOTABLE:
+            continue
+        longest = max(launch.of("drain"), key=lambda span: span.duration)
+        at = f" at {longest.line}" if longest.line else ""
+        yield Verdict(
+            "drain", lost,
+            f"{role or 'warps'} lose {lost:.0%} of their time to stores that drain (longest: "
+            f"{longest.duration:,.0f} {launch.unit}{at}): store from a second tile and wait one "
+            "store later (StorePipeline, in_flight=1)",
+        )  # fmt: skip
 
 
 @_rule
 def meetings(launch: Launch) -> Iterator[Verdict]:
-    """Warps wait for each other."""
-    for role, share in _by_role(launch, "meet").items():
-        if share < NOTABLE:
-            continue
-        waits: defaultdict[int, float] = defaultdict(float)
-        members = {s.warp for s in launch.of("run") if launch.role(s) == role}
-        for span in launch.of("meet"):
-            waits[span.warp] += span.duration
-        last = min(members, key=lambda warp: waits[warp])
-        if _waits_elsewhere(launch, last):  # of which another rule speaks
+    """Warps wait for one that works longer."""
+    for role, (share, last) in _meetings(launch).items():
+        late = shares_of(launch, [(block, last) for block in launch.blocks])
+        if share < NOTABLE or late.of("drain") > 0.6 * share:
             continue
         yield Verdict(
             "meeting", share,
-            f"{role or 'warps'} wait {share:.0%} of their time at barriers; warp {last} waits least "
-            "and so comes last: share its work among the others, or meet less often",
+            f"{role or 'warps'} wait {share:.0%} of their time at barriers; warp {last} waits "
+            "least and so comes last: share its work among the others, or meet less often",
         )  # fmt: skip
 
 
@@ -205,30 +219,31 @@ def uneven(launch: Launch) -> Iterator[Verdict]:
 
 @_rule
 def late_start(launch: Launch) -> Iterator[Verdict]:
-    """A large part of a block's time passes before its first stage is full."""
+    """Blocks are so short that the first stage takes much of their time."""
     for facts in pipelines_of(launch):
         if facts.first_full < 2 * NOTABLE or len(facts.fills) < 1:
             continue
         name = facts.name.partition("(")[0]
         yield Verdict(
             "start", facts.first_full,
-            f"{name}: {facts.first_full:.0%} of a block's time passes until its first stage is full: "
-            "let fewer blocks take several tiles each (PersistentGrid), and prefetch the maps",
+            f"{name}: {facts.first_full:.0%} of a block's time passes until its first stage is "
+            "full: let fewer blocks take several tiles each (PersistentGrid), prefetch the maps",
         )  # fmt: skip
 
 
-def _waits_elsewhere(launch: Launch, warp: int) -> bool:
-    """Return whether a warp waits for something else than other warps."""
-    shares = shares_of(launch, [(block, warp) for block in launch.blocks])
-    return max(shares.of("drain"), shares.of("full"), shares.of("empty")) >= NOTABLE
+def _warps(launch: Launch, role: str) -> list[tuple[tuple[int, int, int], int]]:
+    return [(span.block, span.warp) for span in launch.of("run") if launch.role(span) == role]
 
 
-def _by_role(launch: Launch, kind: str) -> dict[str, float]:
-    """Return the share of a kind of wait in the time of each role that has any."""
-    spent: defaultdict[str, float] = defaultdict(float)
-    warps = {(span.block, span.warp) for span in launch.of(kind)}
-    time: defaultdict[str, float] = defaultdict(float)
-    for span in launch.spans:
-        if (span.block, span.warp) in warps and span.kind in (kind, "run"):
-            (spent if span.kind == kind else time)[launch.role(span)] += span.duration
-    return {role: spent[role] / time[role] for role in time if time[role]}
+def _meetings(launch: Launch) -> dict[str, tuple[float, int]]:
+    """Return for each role the share of time that its warps meet, and the warp that comes last."""
+    found = {}
+    for role in dict.fromkeys(launch.role(span) for span in launch.of("run")):
+        warps = _warps(launch, role)
+        waits = dict.fromkeys((warp for _, warp in warps), 0.0)
+        for span in launch.of("meet"):
+            if span.warp in waits:
+                waits[span.warp] += span.duration
+        last = min(waits, key=lambda warp: waits[warp])
+        found[role] = shares_of(launch, warps).of("meet"), last
+    return found

@@ -20,7 +20,8 @@ from tests.gpu.worker import on_gpu
 ROWS, COLUMNS, BLOCKS = 64, 128, 132
 TILE = tma.Tile((ROWS, COLUMNS), np.float32)
 ROW = tma.Tile((1, COLUMNS), np.float32)
-CONSUMERS = 128
+CONSUMERS = 256
+WARPS = CONSUMERS // 32
 
 
 def scaler(stages, tile=TILE, produces=None, consumes=None, ends=None, more=0, slow_warp=False):
@@ -88,16 +89,16 @@ def test_a_trace_has_every_step_of_the_traced_blocks():
         assert len(kinds["load"]) == len(kinds["empty"]) == 8
         assert {s.nbytes for s in kinds["load"]} == {TILE.nbytes}
         assert [s.stage for s in kinds["load"]] == [0, 1, 2, 0, 1, 2, 0, 1]
-        assert len(kinds["full"]) == 4 * 8 and len(kinds["release"]) == 4 * 8
-        assert len(kinds["mark"]) == 4 * 8 and {s.name for s in kinds["mark"]} == {"double"}
-        assert len(kinds["store"]) == 8 and len(kinds["run"]) == 5
-        roles = [launch.roles[block, warp] for warp in range(5)]
-        assert roles == ["consumer"] * 4 + ["producer"]
+        assert len(kinds["full"]) == WARPS * 8 and len(kinds["release"]) == WARPS * 8
+        assert len(kinds["mark"]) == WARPS * 8 and {s.name for s in kinds["mark"]} == {"double"}
+        assert len(kinds["store"]) == 8 and len(kinds["run"]) == WARPS + 1
+        roles = [launch.roles[block, warp] for warp in range(WARPS + 1)]
+        assert roles == ["consumer"] * WARPS + ["producer"]
         for load in kinds["load"]:  # on one time: nobody sees a stage full before its load
             full = min(s.end for s in kinds["full"] if s.stage == load.stage and s.end > load.end)
             assert 300 < full - load.end < 20_000
     meet = [s for s in launch.spans if s.kind == "meet" and s.block == launch.blocks[0]]
-    first = sorted(meet, key=lambda s: s.end)[:5]  # the block's start
+    first = sorted(meet, key=lambda s: s.end)[: WARPS + 1]  # the block's start
     assert first[-1].end - first[0].end < 100
 
 
@@ -106,7 +107,10 @@ def test_a_ring_keeps_the_newest_records_and_counts_the_others():
     (launch,) = traced(scaler(3), 400 * BLOCKS, blocks=BLOCKS, megabytes=0.5).launches
     assert launch.dropped > 0
     assert max(s.end for s in launch.of("run")) == pytest.approx(launch.duration, rel=0.2)
-    assert {launch.roles[launch.blocks[0], warp] for warp in range(5)} == {"consumer", "producer"}
+    assert {launch.roles[launch.blocks[0], warp] for warp in range(WARPS + 1)} == {
+        "consumer",
+        "producer",
+    }
 
 
 @on_gpu(limit=120)
@@ -146,7 +150,7 @@ SLOW = {
     "drain": (lambda: scaler(3, ends=True), 20 * BLOCKS, {}),
     "meeting": (lambda: scaler(3, slow_warp=True), 20 * BLOCKS, {}),
     "uneven": (lambda: scaler(3, more=4), 20 * BLOCKS, {}),
-    "small loads": (lambda: scaler(3, ROW), 200 * BLOCKS, {"tile": ROW}),
+    "small stages": (lambda: scaler(3, ROW), 200 * BLOCKS, {"tile": ROW}),
     "start": (lambda: scaler(1), 8 * BLOCKS, {"blocks": 8 * BLOCKS}),
 }
 
@@ -224,9 +228,7 @@ def test_one_traced_block_costs_a_matmul_at_most_a_tenth(shape):
 @on_gpu(limit=120)
 def test_a_traced_attention_is_right():
     torch = pytest.importorskip("torch")
-    q, k, v = (
-        torch.randn(1, 512, 4, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)
-    )
+    q, k, v = (torch.randn(1, 512, 4, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     expected = attention(q, k, v)
     with tma.trace() as trace:
         found = attention(q, k, v)
