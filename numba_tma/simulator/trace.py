@@ -49,12 +49,15 @@ def role(label: str) -> str | None:
     return match[1] if match else None
 
 
-@dataclass
+@dataclass(repr=False)
 class Trace:
     """The events of all blocks that ran while this was recorded."""
 
     events: list[Event] = field(default_factory=list)
     _runs: int = 0
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self.events)} events)"
 
     def begin_run(self) -> int:
         """Return the number of a block's run that begins now."""
