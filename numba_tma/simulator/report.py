@@ -89,13 +89,13 @@ def _ranges_differ(headlines: Iterable[str]) -> list[str]:
     stages = [line for line in headlines if re.match(r"(full|empty)\[\d+\] of \w*Pipeline\(", line)]
     if any(line.startswith("empty") for line in stages):  # consumers wait in turn for the producer
         return [
-            "  the consumers have released fewer stages than the producer fills: release each stage "
-            "on every way through the loop, and give both sides the same range, computed once"
+            "  the consumers have released fewer stages than the producer fills: release each "
+            "stage on every way through the loop, and give both sides the same range, computed once"
         ]
     if any(", 0 bytes missing" in line for line in stages):  # otherwise a load is missing
         return [
-            "  the producer has filled fewer stages than its consumers wait for: give both sides the "
-            "same range, computed once"
+            "  the producer has filled fewer stages than its consumers wait for: give both sides "
+            "the same range, computed once"
         ]
     return []
 
