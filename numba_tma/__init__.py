@@ -103,6 +103,12 @@ def _launcher() -> Any:
     return importlib.import_module(f"{backend}.prepared_launch").CompiledLauncher
 
 
+def _traced() -> Any:
+    """Return the backend's kernels with a trace."""
+    backend = importlib.import_module("numba_tma.backend.compiler").BACKEND
+    return importlib.import_module(f"{backend}.traced")
+
+
 if simulated():
     from numba_tma import simulator
 
@@ -111,6 +117,7 @@ if simulated():
 else:
     offered.typed_by(_type_of)
     offered.launched_by(_launcher)
+    offered.traced_by(_traced)
     offered.compiled_by(lambda *given: _images().compile_image(*given))
     offered.examined_by(lambda *given: _images().examine(*given))
     offered.exported_by(lambda *given: _images().export_image(*given))

@@ -82,7 +82,7 @@ class Cta:
         self._meetings: dict[Hashable, Rendezvous] = {}
         self._turns: Counter[Hashable] = Counter()
         self._trace = trace.active()
-        self._run = 0 if self._trace is None else self._trace.begin_run()
+        self._run = 0 if self._trace is None else self._trace.begin_run(self.role_names)
         self.threads = [
             SimulatedThread(kernel, self, index, (x, y, z), debug)
             for z, y, x in product(*map(range, reversed(block_dim)))
@@ -153,7 +153,9 @@ class Cta:
         """Whether a trace is recorded."""
         return self._trace is not None
 
-    def emit(self, thread: SimulatedThread, kind: str, label: str, nbytes: int = 0) -> None:
+    def emit(
+        self, thread: SimulatedThread, kind: str, label: str, nbytes: int = 0, begun: int = -1
+    ) -> None:
         """Put an event into the trace, if one is recorded."""
         if self._trace is not None:
             self._trace.events.append(
@@ -166,6 +168,7 @@ class Cta:
                     kind,
                     label,
                     nbytes,
+                    begun,
                 )
             )
 

@@ -187,6 +187,8 @@ class PendingStore:
 class GroupWait:
     """A thread waits until all but its newest `allowed` groups are done, or done reading."""
 
+    range_kind = "drained"  #: in a trace
+
     def __init__(self, groups: BulkGroups, allowed: int, read: bool) -> None:
         self.groups = groups
         self.allowed = allowed

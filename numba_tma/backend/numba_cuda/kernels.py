@@ -197,10 +197,14 @@ dispatcher.CUDADispatcher.compile_device = _compile_device_without_cluster
 
 
 _set_cuda_kernel = nvvm.set_cuda_kernel
+#: Called with the LLVM function of a kernel, which is complete: traces.
+FINISHED: list[Callable[[Any], None]] = []
 
 
 def _set_cuda_kernel_and_finish(function: Any) -> None:
     _set_cuda_kernel(function)
+    for finish in FINISHED:
+        finish(function)
     _annotate_tensor_maps(function)
     _annotate_cluster(function)
     _check_cluster(function)
