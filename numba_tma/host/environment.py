@@ -45,7 +45,8 @@ def debugging() -> bool:
     False in the simulator, which finds deadlocks itself. Read once, because it is compiled into
     kernels.
     """
-    return racing() or _switch("NUMBA_TMA_DEBUG") and not simulated()
+    asked = _asks_for_races() or _switch("NUMBA_TMA_DEBUG")
+    return asked and not simulated()
 
 
 @functools.cache
@@ -55,7 +56,7 @@ def racing() -> bool:
     False in the simulator, which has the same rules. Read once, because it is compiled into
     kernels.
     """
-    return os.environ.get("NUMBA_TMA_DEBUG", "").lower() == "races" and not simulated()
+    return _asks_for_races() and not simulated()
 
 
 @functools.cache
@@ -195,6 +196,10 @@ def compiler_variables() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if name.startswith("NUMBA_") and not name.startswith(_WITHOUT_EFFECT)
     }
+
+
+def _asks_for_races() -> bool:
+    return os.environ.get("NUMBA_TMA_DEBUG", "").lower() == "races"
 
 
 def _switch(name: str) -> bool:

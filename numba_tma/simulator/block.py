@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from functools import cached_property
 from itertools import product
-from pathlib import Path
 
+from numba_tma.host.source_lines import line_in_words
 from numba_tma.simulator import trace
 from numba_tma.simulator.barriers import MbarrierWait, TrackedBarrier
 from numba_tma.simulator.clocks import Clock, Clocks, join
@@ -265,9 +265,7 @@ class Cta:
             "cluster", name, lambda: sum(block._live() for block in self.cluster)
         )
         meeting.learn_of(known)
-        thread.cluster_arrival = first._meet(
-            thread, meeting, name, None, orders=False, wait=False
-        )
+        thread.cluster_arrival = first._meet(thread, meeting, name, None, orders=False, wait=False)
 
     def cluster_wait(self, thread: SimulatedThread) -> None:
         """Wait for the threads that have not arrived at the cluster's barrier since this one."""
@@ -323,7 +321,7 @@ class Cta:
         if there != here:
             differing = ((a, b) for a, b in zip(here, there) if a != b)
             pair = next(differing, (here[0], there[0]))
-            mine, other = (f"{Path(code.co_filename).name}:{line}" for code, line in pair)
+            mine, other = (line_in_words(code.co_filename, line) for code, line in pair)
             lost = "exchange values" if exchanges else "meet there"
             repair = (
                 "where all lanes of the mask are together, or give each branch the mask of its own "

@@ -62,7 +62,7 @@ class Launch:
     block: tuple[int, ...]
 
 
-@dataclass
+@dataclass(repr=False)
 class Trace:
     """The events of all blocks that ran while this was recorded."""
 
@@ -70,6 +70,9 @@ class Trace:
     launches: list[Launch] = field(default_factory=list)
     #: Of each run: its launch, and the names of its warps' roles, which the kernel gives.
     runs: list[tuple[int, dict[int, str]]] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self.events)} events)"
 
     def begin_run(self, roles: dict[int, str]) -> int:
         """Return the number of a block's run that begins now."""
