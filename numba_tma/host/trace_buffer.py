@@ -86,7 +86,7 @@ class Rings:
         if self.capacity < _LEAST:
             least = sampling.rings * (RECORDS + _LEAST * RECORD_NBYTES)
             raise ValueError(
-                f"trace: {sampling.clusters * sampling.blocks} blocks of {sampling.warps} warps take "
+                f"trace: {sampling.rings // sampling.warps} blocks of {sampling.warps} warps need "
                 f"{-(-least // (1 << 20))} MB for {_LEAST} records a warp, and megabytes="
                 f"{nbytes / (1 << 20):g}: give more, or trace fewer blocks (blocks=...)"
             )
