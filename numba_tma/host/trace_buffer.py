@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from numba_tma.host.trace_records import LAUNCH, RECORD_NBYTES, RECORDS
 
 WARP = 32
 _LEAST = 64  #: records of a ring
+_MOST = 1 << 26  #: whose bytes are fewer than 2^32
 
 
 @functools.cache
@@ -64,15 +66,17 @@ class Sampling(NamedTuple):
 def sampled(
     blocks: int | range, grid: tuple[int, ...], block: tuple[int, ...], cluster: int
 ) -> Sampling:
-    """Return the traced clusters: of so many blocks at equal distances, or of those of a range."""
+    """Return the traced clusters: of so many blocks at equal distances, or of those of a range.
+
+    Where the blocks of a range lie in clusters at different distances, so do those between them."""
     all_clusters, warps = math.prod(grid) // cluster, -(-math.prod(block) // WARP)
     if isinstance(blocks, int):
         number = min(all_clusters, -(-blocks // cluster))
         return Sampling(0, max(1, all_clusters // number), number, cluster, warps)
-    chosen = [block // cluster for block in blocks if block // cluster < all_clusters]
-    chosen = list(dict.fromkeys(chosen)) or [0]
-    step = chosen[1] - chosen[0] if chosen[1:] else 1
-    return Sampling(chosen[0], step, len(chosen), cluster, warps)
+    inside = range(blocks.start, min(blocks.stop, all_clusters * cluster), blocks.step)
+    chosen = [block // cluster for block in inside] or [0]
+    step = math.gcd(*(b - a for a, b in pairwise(chosen))) or 1
+    return Sampling(chosen[0], step, (chosen[-1] - chosen[0]) // step + 1, cluster, warps)
 
 
 class Rings:
@@ -81,7 +85,7 @@ class Rings:
     def __init__(self, sampling: Sampling, nbytes: int) -> None:
         self.sampling = sampling
         each = nbytes // max(1, sampling.rings)
-        most = max(0, each - RECORDS) // RECORD_NBYTES
+        most = min(_MOST, max(0, each - RECORDS) // RECORD_NBYTES)
         self.capacity = 1 << most.bit_length() >> 1  # a power of 2
         if self.capacity < _LEAST:
             least = sampling.rings * (RECORDS + _LEAST * RECORD_NBYTES)

@@ -52,7 +52,7 @@ RECORD_NBYTES = RECORD.itemsize
 #: where a pipeline's memory is (the label's number, the address of the tiles, and that of the
 #: barriers); the small ring; and the records.
 COUNTERS, SIDE_COUNT, _FIRST_LABEL = (RECORD_NBYTES * slot for slot in (1, 2, 3))
-LABELS, SIDE_CAPACITY = 13, 256
+LABELS, SIDE_CAPACITY = 125, 256
 SIDE_RECORDS = _FIRST_LABEL + LABELS * RECORD_NBYTES
 RECORDS = SIDE_RECORDS + SIDE_CAPACITY * RECORD_NBYTES
 
@@ -89,7 +89,7 @@ def number_of(site: Site) -> int:
 
 
 def label_slot(number: int) -> int:
-    """Return the offset of a label's slot in a ring; one kernel has fewer labels than slots."""
+    """Return the offset of a label's slot in a ring: the next kernels' labels have the next ones."""
     return _FIRST_LABEL + number % LABELS * RECORD_NBYTES
 
 

@@ -32,6 +32,13 @@ class _Here(threading.local):
 
 
 _here = _Here()
+_lock = threading.Lock()
+_recording = 0
+
+
+def in_any_thread() -> bool:
+    """Return whether a thread of the process has a recorder."""
+    return _recording > 0
 
 
 def active() -> Recorder | None:
@@ -43,10 +50,18 @@ def active() -> Recorder | None:
 def recording(recorder: Recorder | None) -> Iterator[None]:
     """Let a recorder, or none, have the launches of this thread."""
     outer, _here.recorder = _here.recorder, recorder
+    _count(recorder is not None)
     try:
         yield
     finally:
         _here.recorder = outer
+        _count(-(recorder is not None))
+
+
+def _count(more: int) -> None:
+    global _recording
+    with _lock:
+        _recording += more
 
 
 def compiles_traced() -> bool:

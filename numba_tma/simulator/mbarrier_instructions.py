@@ -277,10 +277,10 @@ def _wait(
     since = failed.get(barrier.address, model.phase)
     # A thread whose poll has failed is parked until the phase completes: polling again would spin.
     if _checked(barrier, done, wanted) or (poll and barrier.address not in failed):
-        begun = scheduler.step
+        begun = thread.waits_begun.get(barrier.address, scheduler.step)
         scheduler.point()
-        cta.emit(thread, "awaited", barrier.name, begun=begun)
     else:
+        begun = thread.waits_begun.setdefault(barrier.address, scheduler.step)
         phase = f"phase {wanted}" if by_token else f"a phase of parity {wanted}"
         scheduler.park(MbarrierWait(barrier, phase, since))
     # The barrier's current state counts: a slow waiter can miss a phase, as on a GPU.
@@ -288,6 +288,8 @@ def _wait(
         failed[barrier.address] = since
         return False
     failed.pop(barrier.address, None)
+    thread.waits_begun.pop(barrier.address, None)
+    cta.emit(thread, "awaited", barrier.name, begun=begun)
     barrier.waited[thread] += 1
     if thread.log is not None:
         thread.note(Wait, barrier.place, wanted, by_token)

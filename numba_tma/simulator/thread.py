@@ -75,6 +75,8 @@ class SimulatedThread(Fiber):  # type: ignore[misc]
         self.allocation_calls: dict[int, int] = {}
         #: By mbarrier address: the phase of the thread's first failed poll.
         self.failed_polls: dict[int, int] = {}
+        #: The same of the step at which its wait began, which a time limit may end several times.
+        self.waits_begun: dict[int, int] = {}
         #: By tensor map in global memory: the edit of it that this thread has acquired.
         self.acquired: dict[int, int] = {}
         #: The loops over stages that this thread alone executes, and their names.

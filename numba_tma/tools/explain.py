@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             runpy.run_path(given.script, run_name="__main__")
         except SystemExit as end:  # the summary is of what ran before
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
     print(found.summary())
     if given.save:
         found.save(given.save)

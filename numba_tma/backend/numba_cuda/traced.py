@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,7 +81,13 @@ def twin_of(kernel: CUDADispatcher) -> TracedDispatcher:
     launching_device()  # makes a context where there is none
     known, context = _twins.setdefault(kernel, {}), current_context()
     if context not in known:
-        known[context] = TracedDispatcher(kernel.py_func, targetoptions=kernel.targetoptions)
+        twin = TracedDispatcher(kernel.py_func, targetoptions=kernel.targetoptions)
+        if not kernel._can_compile:  # the types of its arguments were given to @cuda.jit
+            for signature in kernel.overloads:
+                twin.compile(signature)
+            twin.disable_compile()
+            twin._specialized = kernel._specialized
+        known[context] = twin
     return known[context]
 
 
@@ -123,25 +130,28 @@ def _call_traced(self: CUDADispatcher, args: tuple[Any, ...], configuration: Any
     own.pre_launch_callbacks[:] = configuration.pre_launch_callbacks
     compiled = compiled_for(twin, grid, block, args)
     cluster, handle = requirements_of(compiled).cluster, handle_of(stream or None)
-    shared = int(compiled.shared_mem_per_block)
+    shared = int(compiled.shared_mem_per_block) + int(configuration.sharedmem)
     of = tracing.Traced(self.py_func.__name__, grid, block, cluster, handle, shared)
     with tracing.recording(None):
         recorder.launch(of, lambda: _call(twin, args, own))
 
 
 _traces = 0  # how many traces are open, in all threads
+_counting = threading.Lock()
 
 
 @contextmanager
 def tracing_launches() -> Iterator[None]:
     """Let launches of threads that have a recorder be traced."""
     global _traces
-    _traces += 1
-    CUDADispatcher.call = _call_traced
+    with _counting:
+        _traces += 1
+        CUDADispatcher.call = _call_traced
     try:
         with with_first_code():
             yield
     finally:
-        _traces -= 1
-        if not _traces:
-            CUDADispatcher.call = _call
+        with _counting:
+            _traces -= 1
+            if not _traces:
+                CUDADispatcher.call = _call

@@ -31,6 +31,7 @@ from operator import is_
 from typing import Any, NamedTuple, overload
 
 from numba_tma.host import driver as _driver
+from numba_tma.host import tracing
 from numba_tma.host.annotations import DeviceArray, StreamLike
 from numba_tma.host.array_interface import NoDeviceArray, reading_of
 from numba_tma.host.environment import simulated
@@ -273,6 +274,8 @@ def _launched_again(
     ) -> DeviceArray | None:
         try:
             context, handle = _driver.current_context(), 0 if stream is None else handle_of(stream)
+            if tracing.in_any_thread() and tracing.active() is not None:
+                context = ~context  # its launches are of traced kernels
             found = near(context, handle, options, arrays)
             if found is None:
                 found = other(context, handle, options, arrays)

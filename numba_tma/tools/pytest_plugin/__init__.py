@@ -214,14 +214,15 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         return (yield)
     from numba_tma.tools.trace import trace
 
-    with trace(launches=TRACED) as found:
-        result = yield
-    if found.launches:
-        path = Path(item.config.invocation_params.dir, folder)
-        path.mkdir(parents=True, exist_ok=True)
-        name = re.sub(r"[^\w.-]+", "_", item.nodeid)
-        found.save(path / f"{name[-200:]}.json")
-    return result
+    try:
+        with trace(launches=TRACED) as found:
+            return (yield)
+    finally:  # most of all where the test fails
+        if found.launches:
+            path = Path(item.config.invocation_params.dir, folder)
+            path.mkdir(parents=True, exist_ok=True)
+            name = re.sub(r"[^\w.-]+", "_", item.nodeid)
+            found.save(path / f"{name[-200:]}.json")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -108,7 +108,7 @@ def trace(
     """
     if isinstance(blocks, bool) or not isinstance(blocks, int | range) or not blocks:
         raise ValueError(f"trace(blocks={blocks!r}): give a number of blocks from 1 on, or a range")
-    if isinstance(blocks, int) and blocks < 1 or isinstance(blocks, range) and blocks.step < 1:
+    if min(blocks.start, blocks.step - 1) < 0 if isinstance(blocks, range) else blocks < 1:
         raise ValueError(f"trace(blocks={blocks!r}): give a number of blocks from 1 on, or a range")
     if launches is not None and launches < 1:
         raise ValueError(f"trace(launches={launches!r}): give a number from 1 on, or None for all")
@@ -125,9 +125,8 @@ def trace(
     from numba_tma.tools.trace.recording import GpuRecorder
 
     recorder = GpuRecorder(found, blocks, int(megabytes * (1 << 20)), launches)
-    forget_all()  # prepared launches of the package's functions are of untraced kernels
     try:
-        with traced_kernels().tracing_launches(), tracing.recording(recorder):
+        with tracing.recording(recorder), traced_kernels().tracing_launches():
             yield found
     finally:
-        forget_all()
+        forget_all()  # prepared launches of the package's functions are of traced kernels

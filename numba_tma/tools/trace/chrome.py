@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,9 @@ def events_of(launches: list[Launch]) -> dict[str, Any]:
         events += _counters(launch, numbers, start)
         process += len(numbers)
         start += launch.duration * 1e-3 + _GAP
-    others = {launch.kernel: launch.dropped for launch in launches if launch.dropped}
+    dropped: Counter[str] = Counter()
+    for launch in launches:
+        dropped[launch.kernel] += launch.dropped
     return {
         "traceEvents": events,
         "displayTimeUnit": "ns",
@@ -35,7 +38,7 @@ def events_of(launches: list[Launch]) -> dict[str, Any]:
                 {"kernel": x.kernel, "grid": x.grid, "block": x.block, "unit": x.unit}
                 for x in launches
             ],
-            "dropped": others,
+            "dropped": {kernel: number for kernel, number in dropped.items() if number},
         },
     }
 

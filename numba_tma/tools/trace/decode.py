@@ -65,13 +65,16 @@ class Decoded(NamedTuple):
 
 
 def place_of(text: str) -> Place | None:
-    """Return the place that a label names: ``full[2] of TilePipeline(...)``."""
+    """Return the place that a label names: ``full[2] of TilePipeline(...)``.
+
+    A sub-stage of a `KVPipeline` is filled and released by itself: each is a pipeline here.
+    """
     match = re.match(r"(\w+)\[(\d+)\](?:\[\d+\])?(?: of | for )(.+)", text)
     if match is None:
         return None
     pipeline = match[3]
-    if (found := re.search(r"\b\w+\(.*", pipeline)) is not None:  # "sub-stage 1 of KVPipeline(..."
-        pipeline = found[0]
+    if (found := re.search(r"\b(sub-stage \d+ of )?\w+\(.*", pipeline)) is not None:
+        pipeline = found[0]  # of "x of CircularBuffer(..."
     return Place(match[1], int(match[2]), pipeline)
 
 
@@ -234,7 +237,9 @@ def _spans(
             end,
             block,
             warp,
-            name=_NAMES.get(site.kind, site.what).format(value=value, place=record["place"]),
+            name=_NAMES[site.kind].format(value=value, place=record["place"])
+            if site.kind in _NAMES
+            else site.what,
             pipeline=place.pipeline,
             stage=place.stage,
             nbytes=value if site.kind in (Kind.LOAD, Kind.STORE) else 0,

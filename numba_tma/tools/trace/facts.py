@@ -30,18 +30,26 @@ class Fill:
 def fills_of(launch: Launch, pipeline: str, block: Block | None = None) -> list[Fill]:
     """Return the fills of a pipeline's stages, in the order of their first loads.
 
-    Loads that a peer of the cluster multicasts into a block are not among the block's own.
+    Loads that a peer of the cluster multicasts into a block are not among the block's own. A stage
+    is filled anew at a load after a consumer has seen it full, or after the warp that loads has
+    waited until it was empty: the consumers' records of the turn before may be overwritten.
     """
     stages: defaultdict[tuple[Block, int], list[Fill]] = defaultdict(list)
+    loaded: dict[tuple[Block, int, int], bool] = {}  # whether the warp did so since it waited
     points = [
         (span.end, span)
-        for span in launch.of("load", "full", "release", pipeline=pipeline)
+        for span in launch.of("load", "full", "release", "empty", pipeline=pipeline)
         if block in (None, span.block)
     ]
     for time, span in sorted(points, key=lambda point: point[0]):
-        turns = stages[span.block, span.stage]
-        if span.kind == "load":
-            if not turns or turns[-1].full is not None or turns[-1].released is not None:
+        turns, warp = stages[span.block, span.stage], (span.block, span.stage, span.warp)
+        if span.kind == "empty":
+            if loaded.get(warp):
+                loaded[warp] = False
+        elif span.kind == "load":
+            again = loaded.get(warp) is False
+            loaded[warp] = True
+            if not turns or again or turns[-1].full is not None or turns[-1].released is not None:
                 turns.append(Fill(span.block, span.stage, time))
             turns[-1].nbytes += span.nbytes
             turns[-1].loads += 1

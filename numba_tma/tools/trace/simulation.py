@@ -20,13 +20,14 @@ _COPIES = ("load", "store", "landed")
 
 def launches_of(trace: SimulatedTrace) -> list[Launch]:
     """Return the launches that the simulator recorded."""
-    return [_launch(trace, number) for number in range(len(trace.launches))]
+    events: list[list[Event]] = [[] for _ in trace.launches]
+    for event in trace.events:
+        events[trace.runs[event.run][0]].append(event)
+    return [_launch(trace, number, found) for number, found in enumerate(events)]
 
 
-def _launch(trace: SimulatedTrace, number: int) -> Launch:
+def _launch(trace: SimulatedTrace, number: int, events: list[Event]) -> Launch:
     of = trace.launches[number]
-    runs = {run for run, (launch, _) in enumerate(trace.runs) if launch == number}
-    events = [event for event in trace.events if event.run in runs]
     spans = sorted(_spans(events), key=lambda span: (span.start, span.end))
     roles = roles_by_behaviour(spans)
     for event in events:

@@ -1,5 +1,6 @@
-"""What races mode asks of the compiler: lines, functions, and meetings of threads."""
+"""What races mode and traces ask of the compiler: lines, functions, and meetings of threads."""
 
+import importlib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,11 +12,13 @@ from numba.cuda.core.errors import TypingError as CudaTypingError
 from numba.cuda.descriptor import cuda_target
 
 import numba_tma as tma
-from numba_tma.backend.numba_cuda import loops, registration, watching
+from numba_tma.backend.numba_cuda import loops, registration
 from numba_tma.host.host_only import HOST_ONLY, call_refusal
 from numba_tma.host.loop_rules import nested_refusal
 from tests.frozen import changing
 
+#: The package has a function of this name.
+watching = importlib.import_module("numba_tma.backend.numba_cuda.watching")
 PACKAGE = Path(tma.__file__).parent
 LOC = ir.Loc("mine.py", 3)
 
@@ -77,12 +80,14 @@ def lowered(monkeypatch):
     monkeypatch.setattr(watching, "LeanLower", of_bodies)
     monkeypatch.setattr(watching, "CALLED", [])
     monkeypatch.setattr(watching, "LABELLED", [])
-    watching.watch(
+    with watching.watching(
         called=lambda *given: happened.append(("called", *given)),
         labelled=lambda *given: happened.append(("labelled", *given)),
         synchronises=lambda *given: happened.append(("synchronises", *given)),
-    )
-    return happened
+    ):
+        yield happened
+    assert watching.CALLED == watching.LABELLED == []
+    assert Lower.lower_inst is of_bodies.lower_inst is lower_inst
 
 
 def call_of(name):

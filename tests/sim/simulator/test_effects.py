@@ -143,6 +143,7 @@ def meets(key, name):
     return Effects(1, 1, operations=(Meet((0, key), 0, True, name, None),))
 
 
+AWAITED, DRAINED = ("awaited", NAME, 0), ("drained", "", 0)
 BARRIERS = [
     (lambda: sim.mbarrier_init(BAR, 4), Effects(1, 1, operations=(Init(PLACE, 4),))),
     (lambda: sim.mbarrier_inval(BAR), Effects(1, 1, operations=(Inval(PLACE),)), init()),
@@ -167,10 +168,10 @@ BARRIERS = [
     (lambda: sim.mbarrier_expect_tx_remote(BAR, 64), counts(64), init()),
     (lambda: sim.mbarrier_complete_tx(BAR, 64), counts(-64), init()),
     (lambda: sim.mbarrier_complete_tx_remote(BAR, 64), counts(-64), init()),
-    (wait, Effects(1, 1, 0, (Wait(PLACE, 0, False),), (("wait", NAME, 0),)), init(1), arrive),
-    (wait, Effects(operations=(Wait(PLACE, 0, False),)), init(1), arrive, wait),
-    (lambda: sim.mbarrier_test_wait(BAR, BAR), Effects(operations=(Wait(PLACE, 0, True),)),
-     init(1), arrive, wait),
+    (wait, Effects(1, 1, 0, (Wait(PLACE, 0, False),), (AWAITED, ("wait", NAME, 0))), init(1), arrive),
+    (wait, Effects(operations=(Wait(PLACE, 0, False),), trace=(AWAITED,)), init(1), arrive, wait),
+    (lambda: sim.mbarrier_test_wait(BAR, BAR),
+     Effects(operations=(Wait(PLACE, 0, True),), trace=(AWAITED,)), init(1), arrive, wait),
     (lambda: sim.mbarrier_test_wait_parity(BAR, 0), Effects(), init()),
 ]  # fmt: skip
 COPIES = [
@@ -185,10 +186,10 @@ COPIES = [
     (lambda: sim.cp_async_bulk_tensor_scatter4(ROWS, (0, 1, 2, 3), 0, TILE), stores(), filled),
     (sim.cp_async_bulk_commit_group, Effects()),
     (lambda: sim.cp_async_bulk_wait_group(0), Effects(1, 2, 0, (AwaitStores(1),),
-     (("store_read", SOURCE, 128), ("store_done", SOURCE, 128))), filled, store,
+     (("store_read", SOURCE, 128), ("store_done", SOURCE, 128), DRAINED)), filled, store,
      sim.cp_async_bulk_commit_group),
     (lambda: sim.cp_async_bulk_wait_group_read(0), Effects(1, 1, 0, (AwaitStores(1),),
-     (("store_read", SOURCE, 128),)), filled, store, sim.cp_async_bulk_commit_group),
+     (("store_read", SOURCE, 128), DRAINED)), filled, store, sim.cp_async_bulk_commit_group),
     (lambda: sim.cp_async_bulk_wait_group(1), Effects(operations=(AwaitStores(0),)), filled,
      store, sim.cp_async_bulk_commit_group),
     (copy, Effects(operations=(CopyAsync(1, FIRST, Span(0, TILE, TILE + 16)),))),
