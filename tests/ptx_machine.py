@@ -27,6 +27,7 @@ ARRAYS, PARAMETERS, VARIABLES = 1 << 32, 1 << 40, 1 << 52  # where they begin
 MOST_STEPS = 1_000_000
 START_NANOSECONDS = 10**18  # of the clock, which counts from 1970
 STEP_NANOSECONDS = 10**9  # of an instruction: the waits of debug mode end soon
+CYCLES = 2  # in a nanosecond
 
 #: What is logged. Of these, the first operand of those in RESULTS is written.
 LOGGED = {
@@ -53,7 +54,8 @@ class Machine:
     """A kernel with its arguments and its memory.
 
     Arguments are integers, floats, bytes (a parameter by value), and NumPy arrays, which the kernel
-    gets as Numba passes them and changes in place. `special` has further special registers.
+    gets as Numba passes them and changes in place. `special` has further special registers. `step`
+    is the nanoseconds of an instruction.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class Machine:
         shared: int = 0x10000,
         answer: Callable[[str, Sequence[Any]], Any] = usual,
         special: dict[str, int] | None = None,
+        step: int = STEP_NANOSECONDS,
     ) -> None:
+        self.step = step
         self.pages: dict[int, bytearray] = {}  # of generic addresses
         self.block, self.grid, self.answer, self.special = block, grid, answer, special or {}
         self.shared_names: list[str] = []
@@ -303,7 +307,9 @@ class _Thread:
     def run(self) -> Generator[Any, Any, None]:
         """Execute; yield what a warp executes together, and None at a barrier."""
         for step in range(MOST_STEPS):
-            self.registers["%globaltimer"] = START_NANOSECONDS + step * STEP_NANOSECONDS
+            elapsed = step * self.machine.step
+            self.registers["%globaltimer"] = START_NANOSECONDS + elapsed
+            self.registers["%clock64"] = CYCLES * elapsed
             guard, name, kind, modifiers, operands, scope = self.function.code[self.next]
             self.next += 1
             if guard and self.read(guard.lstrip("!")) == guard.startswith("!"):
