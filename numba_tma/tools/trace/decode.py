@@ -172,7 +172,7 @@ def _period(rings: list[Counters]) -> float:
 def _median(values: np.ndarray[Any, Any], width: int = 65) -> np.ndarray[Any, Any]:
     """Return the running median of values."""
     width = min(width, len(values) | 1)
-    padded = np.pad(values, width // 2, mode="edge")
+    padded = np.pad(values, width // 2, mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, width)
     medians: np.ndarray[Any, Any] = np.median(windows, axis=1)
     return medians[: len(values)]
