@@ -101,6 +101,6 @@ def turns(
                 Span("load", start, start, block, 1, nbytes=nbytes // loads, **of)
             )
         seen = start + latency
-        made.append(Span("full", seen - full, seen, block, 0, **of))
+        made.append(Span("full", max(0, seen - full), seen, block, 0, **of))
         made.append(Span("release", seen + 5, seen + 5, block, 0, **of))
     return [*made, Span("run", 0, end, block, 0), Span("run", 0, end, block, 1)]
