@@ -71,8 +71,8 @@ class Launch:
 
     @property
     def blocks(self) -> list[tuple[int, int, int]]:
-        """The traced blocks, in the order of their starts."""
-        return list(dict.fromkeys(span.block for span in self.spans))
+        """The traced blocks, in the order of their indices in the grid."""
+        return sorted({span.block for span in self.spans}, key=lambda block: block[::-1])
 
     @property
     def duration(self) -> float:
