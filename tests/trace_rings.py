@@ -97,9 +97,7 @@ def turns(
         start, of = turn * period, {"pipeline": pipeline, "stage": turn % stages}
         made.append(Span("empty", start - empty if turn else 0, start, block, 1, **of))
         for _ in range(loads):
-            made.append(
-                Span("load", start, start, block, 1, nbytes=nbytes // loads, **of)
-            )
+            made.append(Span("load", start, start, block, 1, nbytes=nbytes // loads, **of))
         seen = start + latency
         made.append(Span("full", max(0, seen - full), seen, block, 0, **of))
         made.append(Span("release", seen + 5, seen + 5, block, 0, **of))

@@ -67,6 +67,11 @@ class TracedMachine(Machine):
             self.run(32 * warp, block, **alone)
 
     @property
+    def behind(self) -> bytes:
+        """The bytes behind the rings, which no warp writes to."""
+        return self.peek(RINGS + self.sampling.rings * self.nbytes, 4 * self.nbytes)
+
+    @property
     def rings(self) -> np.ndarray[Any, Any]:
         """The bytes of the rings."""
         number = self.sampling.rings

@@ -68,7 +68,8 @@ def sampled(
 ) -> Sampling:
     """Return the traced clusters: of so many blocks at equal distances, or of those of a range.
 
-    Where the blocks of a range lie in clusters at different distances, so do those between them."""
+    Where the blocks of a range lie in clusters at different distances, so do some between them.
+    """
     all_clusters, warps = math.prod(grid) // cluster, -(-math.prod(block) // WARP)
     if isinstance(blocks, int):
         number = min(all_clusters, -(-blocks // cluster))

@@ -89,7 +89,7 @@ def number_of(site: Site) -> int:
 
 
 def label_slot(number: int) -> int:
-    """Return the offset of a label's slot in a ring: the next kernels' labels have the next ones."""
+    """Return the offset of a label's slot in a ring; later labels have the slots behind it."""
     return _FIRST_LABEL + number % LABELS * RECORD_NBYTES
 
 

@@ -1,4 +1,4 @@
-"""Which launches a trace sees, without a GPU: threads, nesting, failures, and what it gives back."""
+"""Which launches a trace sees, without a GPU: threads, nesting, failures, what it gives back."""
 
 import gc
 import threading
@@ -392,7 +392,9 @@ def test_nested_traces_on_a_gpu(gpu, recorded):
 
 def test_calls_are_forgotten_at_the_end(gpu, recorded, monkeypatch):
     forgotten = []
-    monkeypatch.setattr("numba_tma.tools.trace.forget_all", lambda: forgotten.append(tracing.active()))
+    monkeypatch.setattr(
+        "numba_tma.tools.trace.forget_all", lambda: forgotten.append(tracing.active())
+    )
     with open_trace():
         assert not forgotten
     assert forgotten == [None]

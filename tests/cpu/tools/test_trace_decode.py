@@ -94,7 +94,9 @@ def test_a_ring_has_the_newest_records_in_their_order(number):
 
 def test_a_warp_whose_begin_is_overwritten_runs_from_its_oldest_record():
     records = [at(100 * i) for i in range(80)]
-    found = decode(ring([at(0, BEGIN), *records, at(8000, END)], begun=(CLOCK, TIME))[None], ONE, (1,))
+    found = decode(
+        ring([at(0, BEGIN), *records, at(8000, END)], begun=(CLOCK, TIME))[None], ONE, (1,)
+    )
     (whole,) = (s for s in found.spans if s.kind == "run")
     assert whole.start == 0 and whole.end == pytest.approx(6300, abs=40) and found.dropped == 18
 
@@ -200,9 +202,7 @@ def test_lanes_other_than_0_have_a_ring():
 
 TILE = tma.Tile((8, 32), "f32")
 ROLES = tma.Roles(work=tma.Warps(2), load=tma.Warps(1))
-RING = tma.TilePipeline(
-    3, x=TILE, y=TILE, k_group=2, producer=ROLES.load, consumer=ROLES.work
-)
+RING = tma.TilePipeline(3, x=TILE, y=TILE, k_group=2, producer=ROLES.load, consumer=ROLES.work)
 BASE, BARRIERS = 0x400, 0x9000
 
 
@@ -294,14 +294,20 @@ def test_stores_of_a_store_pipeline():
     records = [at(10 * i, Site(Kind.STORE), place=p) for i, p in enumerate(places)]
     made = ring(records, begun=(CLOCK, TIME), labels=[(number, BASE, 0)])
     found = decode(made[None], ONE, (1,))
-    assert [(s.stage, s.pipeline) for s in found.spans] == [(0, str(out)), (1, str(out)), (0, str(out))]
+    assert [(s.stage, s.pipeline) for s in found.spans] == [
+        (0, str(out)),
+        (1, str(out)),
+        (0, str(out)),
+    ]
 
 
 def test_labels_of_one_kernel_do_not_meet():
     assert LABELS >= 125
     assert len({label_slot(n) for n in range(7, 7 + LABELS)}) == LABELS
     slots = [label_slot(n) for n in range(1000)]
-    assert min(slots) >= 48 and max(slots) + RECORD_NBYTES <= RECORDS - SIDE_CAPACITY * RECORD_NBYTES
+    assert (
+        min(slots) >= 48 and max(slots) + RECORD_NBYTES <= RECORDS - SIDE_CAPACITY * RECORD_NBYTES
+    )
 
 
 def test_texts_of_places():
@@ -336,7 +342,9 @@ def test_which_clusters_are_traced(blocks, grid, cluster, expected):
     assert last < int(np.prod(grid)) // cluster
 
 
-@pytest.mark.parametrize(("block", "warps"), [((1,), 1), ((32, 1, 1), 1), ((33,), 2), ((8, 8, 2), 4)])
+@pytest.mark.parametrize(
+    ("block", "warps"), [((1,), 1), ((32, 1, 1), 1), ((33,), 2), ((8, 8, 2), 4)]
+)
 def test_warps_of_a_block(block, warps):
     assert sampled(1, (4,), block, 1).warps == warps
 

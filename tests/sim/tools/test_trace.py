@@ -351,7 +351,10 @@ def test_explain_returns_the_status_of_the_script(script, capsys, status, expect
 
 
 def test_explain_without_a_script(capsys):
-    for given, text in [(["nothing.py"], "nothing.py is no file: give a Python script"), ([], "script")]:
+    for given, text in [
+        (["nothing.py"], "nothing.py is no file: give a Python script"),
+        ([], "script"),
+    ]:
         with pytest.raises(SystemExit) as caught:
             explain.main(given)
         assert caught.value.code == 2 and text in capsys.readouterr().err
