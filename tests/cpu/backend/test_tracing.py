@@ -14,8 +14,8 @@ from numba_tma.backend.lowering.instructions import AFTER, HOOKS
 from numba_tma.backend.numba_cuda import traced
 from numba_tma.host import tracing
 from numba_tma.host.environment import compiler_variables
-from numba_tma.host.trace_buffer import Sampling
-from numba_tma.host.trace_records import Kind
+from numba_tma.host.trace_buffer import Sampling, launch_address
+from numba_tma.host.trace_records import LAUNCH, Kind
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from numba_tma.tools.trace.decode import decode
 from tests.cpu.backend.test_compiler import Application
@@ -413,9 +413,9 @@ def test_without_rings_a_traced_kernel_is_the_kernel():
     kernel, signature = halves(True)
     x = np.arange(8, dtype=np.float32)
     machine = TracedMachine(compiled(kernel, signature), x, 8, sampling=ONE, block=(64, 1, 1))
-    from numba_tma.host.trace_buffer import launch_address
-
-    machine.poke(launch_address(), bytes(8) + bytes(8) + (1).to_bytes(4, "little") * 4)
+    told = np.zeros((), LAUNCH)
+    told["nbytes"], told["step"], told["clusters"] = machine.nbytes, 1, 1
+    machine.poke(launch_address(), told.tobytes())
     pages = {page: bytes(data) for page, data in machine.pages.items()}
     machine.run_warps([0])
     np.testing.assert_array_equal(x, np.arange(8) / 4)
