@@ -14,6 +14,7 @@ from numba_tma.host.environment import simulated
 from numba_tma.kernels._host.memo import forget_all
 from numba_tma.simulator.trace import record
 from numba_tma.tools.trace.chrome import events_of
+from numba_tma.tools.trace.chrome import launches_of as read
 from numba_tma.tools.trace.simulation import launches_of
 from numba_tma.tools.trace.spans import Launch as Launch
 from numba_tma.tools.trace.spans import Span as Span
@@ -32,7 +33,18 @@ class Trace:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file of the Chrome trace event format, for Perfetto or chrome://tracing."""
-        Path(path).write_text(json.dumps(events_of(self.launches)), encoding="utf-8")
+        content = json.dumps(events_of(self.launches), separators=(",", ":"))
+        Path(path).write_text(content, encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trace:
+        """Return the trace of a file that `save` has written; a ValueError says that it is none."""
+        found = cls()
+        try:
+            found.launches = read(json.loads(Path(path).read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ValueError(f"Trace.load({str(path)!r}): {error}") from None
+        return found
 
     def summary(self) -> Summary:
         """Return where the time went, and what limits each launch; its text is a table.
