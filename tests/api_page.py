@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numba_tma as tma
+from numba_tma.host.lazy_names import homes_of
 
 FILE = Path(__file__).parents[1] / "docs" / "reference" / "api.md"
 #: Rooms of the package whose names are listed: heading and what stands below it.
@@ -38,10 +39,29 @@ made by methods of other classes: kernels use it and do not import it.
 """
 
 
+def names() -> dict[str, Any]:
+    """Return the public names and what they are."""
+    return {name: getattr(tma, name) for name in sorted(dir(tma), key=str.lower)}
+
+
 def public() -> dict[str, Any]:
-    """Return the public names and what they are, without modules and constants."""
-    found = {name: getattr(tma, name) for name in sorted(tma.__all__, key=str.lower)}
-    return {name: thing for name, thing in found.items() if callable(thing)}
+    """Return the public functions and classes."""
+    return {name: thing for name, thing in names().items() if callable(thing)}
+
+
+def others() -> dict[str, str]:
+    """Return the other public names, modules and constants, with what is said of them."""
+    found = names()
+    return {name: _remark(name, found[name]) for name in found.keys() - public().keys()}
+
+
+def _remark(name: str, thing: Any) -> str:
+    """Return the first paragraph of a module's docstring, or the comment above a constant."""
+    if inspect.ismodule(thing):
+        return (inspect.getdoc(thing) or "").split("\n\n")[0]
+    home = importlib.import_module(homes_of(tma.__file__)[name])
+    above = re.search(rf"((?:^#: .*\n)+){name}\b", inspect.getsource(home), re.M)
+    return above[1].replace("#: ", "").rstrip() if above else ""
 
 
 def classes() -> dict[str, type]:
@@ -185,6 +205,9 @@ def page() -> str:
         names = [name for name, thing in everything.items() if room(thing) == key]
         lines += [f"## {title}\n", f"{about}\n"]
         lines += [entry(name, everything[name]) for name in sorted(names, key=str.lower)]
+    lines.append("## Modules and constants\n")
+    for name, about in sorted(others().items()):
+        lines.append(f"### `tma.{name}`\n\n{about}\n".replace("``", "`"))
     assert {room(thing) for thing in everything.values()} <= ROOMS.keys()
     return "\n".join(lines).rstrip() + "\n"
 
