@@ -26,6 +26,7 @@ nb_merge_streams = True
 
 html_theme = "furo"
 html_title = "numba_tma"
+html_favicon = "site/static/favicon.svg"
 html_static_path = ["site/static"]
 html_css_files = ["site.css"]
 html_additional_pages = {"index": "redirect.html"}

@@ -15,6 +15,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -51,7 +52,8 @@ class Page:
         return answer["result"]
 
     def open(self, url: str) -> None:
-        """Load a page and wait until its modules have run."""
+        """Load a page and wait until its modules have run; forget the last page's problems."""
+        self.problems.clear()
         self.send("Page.navigate", url=url)
         while (event := self._read()).get("method") != "Page.loadEventFired":
             self._note(event)
@@ -64,6 +66,14 @@ class Page:
         if "exceptionDetails" in found:
             raise RuntimeError(found["exceptionDetails"]["exception"]["description"])
         return found["result"].get("value")
+
+    def wait(self, condition: str, seconds: float = 10) -> None:
+        """Wait until a JavaScript expression is true, over the loads of other pages, too."""
+        end = time.monotonic() + seconds
+        while not self.value(f"Boolean({condition})"):
+            if time.monotonic() > end:
+                raise TimeoutError(condition)
+            time.sleep(0.05)
 
     def resize(self, width: int, height: int = 800) -> None:
         """Give the page the size of a phone or of a desktop."""
@@ -131,7 +141,7 @@ def served(folder: Path) -> Iterator[str]:
 
     handler = functools.partial(Quiet, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:

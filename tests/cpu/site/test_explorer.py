@@ -24,7 +24,7 @@ from tests import chromium, explorer_facts
 DOCS = Path(__file__).parents[3] / "docs"
 BLOCK = re.compile(r"^<div id=.*?</script>$", re.M | re.S)
 PATTERNS = ("row", "column", "ldmatrix", "fragment")
-DRAWN = 300
+DRAWN = 240
 IN_BROWSER = """
 (async () => {
   const { explore } = await import("../_static/explorer/explorer.js");
@@ -52,29 +52,30 @@ IN_BROWSER = """
 
 
 @pytest.fixture(scope="module")
-def browser():
+def browser(tmp_path_factory):
+    """A browser, and the address of the block of docs/explorer.md on a page of its own."""
     if not chromium.CHROMIUM:
         pytest.skip(chromium.MISSING)
-    with chromium.opened() as page:
-        yield page
-
-
-@pytest.fixture
-def page(browser, tmp_path):
-    """The block of docs/explorer.md on a page of its own, in a desktop's window."""
-    folder = tmp_path / "docs"
-    folder.mkdir()
-    (tmp_path / "_static").symlink_to(DOCS / "site" / "static")
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "docs").mkdir()
+    (folder / "_static").symlink_to(DOCS / "site" / "static")
     block = BLOCK.search((DOCS / "explorer.md").read_text())[0]
-    (folder / "explorer.html").write_text(
+    (folder / "docs" / "explorer.html").write_text(
         '<!doctype html><meta name="viewport" content="width=device-width">'
         f'<link rel="icon" href="data:,"><link rel="stylesheet" href="../_static/site.css">{block}'
     )
-    with chromium.served(tmp_path) as url:
-        browser.resize(1200)
-        browser.open(f"{url}/docs/explorer.html")
-        yield browser
-    assert not browser.problems
+    with chromium.served(folder) as url, chromium.opened() as page:
+        yield page, f"{url}/docs/explorer.html"
+
+
+@pytest.fixture
+def page(browser):
+    """The explorer's first state in a desktop's window."""
+    page, address = browser
+    page.resize(1200)
+    page.open(address)
+    yield page
+    assert not page.problems
 
 
 def test_the_tables_are_the_librarys():
@@ -192,14 +193,12 @@ def offsets_of(state, tile):
 
 def wavefronts(offsets, nbytes):
     """Return the wavefronts of reads, and the fewest that their bytes take."""
-    lanes = min(32, 128 // nbytes)
-    phase, _ = np.divmod(np.arange(offsets.size), lanes)
-    steps = np.arange(0, nbytes, 4)
-    words = (offsets.reshape(-1, 1) + steps) // 4
-    pairs = np.stack(np.broadcast_arrays(phase[:, None], words), -1)[offsets.reshape(-1) >= 0]
-    pairs = np.unique(pairs.reshape(-1, 2), axis=0)
-    banks = np.zeros((phase[-1] + 1, 32), int)
-    np.add.at(banks, (pairs[:, 0], pairs[:, 1] % 32), 1)
+    words = (offsets.reshape(-1, 1) + np.arange(0, nbytes, 4)) // 4
+    words[offsets.reshape(-1) < 0] = -1
+    phases = np.sort(words.reshape(-1, min(32, 128 // nbytes) * words.shape[1]))
+    new = np.diff(phases, prepend=-1) > 0  # the first of equal words
+    banks = np.zeros((len(phases), 32), int)
+    np.add.at(banks, (np.nonzero(new)[0], phases[new] % 32), 1)
     return int(banks.max(1).sum()), int((-(-banks.sum(1) // 32)).sum())
 
 
