@@ -59,8 +59,9 @@ bench: $(VENV)-bench/installed
 	$(VENV)-bench/bin/python -m numba_tma bench
 
 # Without the package: the pages that come from it are committed, and so are the notebooks' outputs.
+# -E: every page has the contents, so all are written anew.
 docs: $(VENV)-docs/installed
-	$(VENV)-docs/bin/python -m sphinx -q -W --keep-going -c docs . $(SITE)
+	$(VENV)-docs/bin/python -m sphinx -E -q -W --keep-going -c docs . $(SITE)
 	@echo "$(SITE)/index.html is the site; the explorer needs a server:" \
 		"$(PYTHON) -m http.server --directory $(SITE)"
 

@@ -25,6 +25,7 @@ nb_execution_mode = "off"  # the stored outputs are shown, which tests hold to w
 nb_merge_streams = True
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = "numba_tma"
 html_favicon = "site/static/favicon.svg"
 html_static_path = ["site/static"]

@@ -162,14 +162,18 @@ class _Words:
 
 def prose(thing: Any) -> str:
     """Return a docstring as Markdown: its sections as lists."""
-    text = inspect.getdoc(thing) or ""
+    text = re.sub(r"::\n\n((?: {4}.*\n?|\n)+)", _code, inspect.getdoc(thing) or "")
     first, *sections = re.split(r"^([A-Z][\w ]+)\n-{3,}\n", text, flags=re.M)
     parts = [first.strip()]
     for title, body in zip(sections[::2], sections[1::2]):
         items = re.split(r"^(?=\S)", body.strip("\n"), flags=re.M)
         lines = [_item(item) for item in items if item.strip()]
         parts.append(f"*{title}*\n\n" + "\n".join(lines))
-    return "\n\n".join(parts).replace("``", "`")
+    return re.sub(r"(?<!`)``(?!`)", "`", "\n\n".join(parts))
+
+
+def _code(block: re.Match[str]) -> str:
+    return f":\n\n```python\n{textwrap.dedent(block[1]).strip()}\n```\n\n"
 
 
 def _item(item: str) -> str:

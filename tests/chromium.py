@@ -54,7 +54,8 @@ class Page:
     def open(self, url: str) -> None:
         """Load a page and wait until its modules have run; forget the last page's problems."""
         self.problems.clear()
-        self.send("Page.navigate", url=url)
+        if "loaderId" not in self.send("Page.navigate", url=url):
+            return  # another fragment of the same page
         while (event := self._read()).get("method") != "Page.loadEventFired":
             self._note(event)
 

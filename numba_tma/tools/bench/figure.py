@@ -16,7 +16,7 @@ SHOWN = (
     ("rmsnorm", "bf16 32768 x 4096", "RMSNorm, 32768 x 4096"),
     ("column_sum", "bf16 32768 x 8192", "sum of columns, 32768 x 8192"),
 )
-WIDTH, LEFT, RIGHT, TOP, STEP = 860, 230, 600, 58, 34  #: of the picture, in pixels
+WIDTH, LEFT, RIGHT, TOP, STEP = 980, 230, 600, 58, 34  #: of the picture, in pixels
 LARGEST = 1.2  #: the share that the axis ends with
 #: Colours on a light page, and on a dark one.
 STYLE = (

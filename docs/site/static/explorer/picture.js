@@ -20,11 +20,14 @@ export function picture(tile, lanes, nbytes) {
   const banks = Array.from({ length: GROUPS }, (_, g) =>
     element("th", { scope: "col" }, `${4 * g}-${4 * g + 3}`));
   const rows = Array.from({ length: shown }, (_, i) => line(tile, begin + i, chunks, readers));
-  const part = shown < all ? `, lines ${begin} to ${begin + shown - 1} of ${all}` : "";
+  const part = shown < all ? ` (lines ${begin} to ${begin + shown - 1} of ${all})` : "";
+  const caption =
+    `${tile} in shared memory, in lines of 128 B${part}. A cell is 16 B: the row and column of ` +
+    "its first element, and the lanes that read from it.";
   const table = element(
     "table",
     { role: "grid", "aria-label": `${tile} in shared memory` },
-    element("caption", {}, `${tile} in shared memory: lines of 128 B${part}`),
+    element("caption", {}, caption),
     element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "banks"), ...banks)),
     element("tbody", {}, ...rows));
   const detail = element("p", { class: "detail" });

@@ -9,12 +9,12 @@ const BANKS = 32;
 /** A pattern gives the row, and the vector in it, that a warp's lane reads. */
 export const PATTERNS = {
   row: {
-    label: "along rows",
+    label: "rows",
     title: "Neighbouring threads read neighbouring vectors, as pipe.indices() and vectors() do.",
     vector: (n, rows, across) => [Math.floor(n / across), n % across],
   },
   column: {
-    label: "down columns",
+    label: "columns",
     title: "Neighbouring threads read rows below each other, as a transpose does.",
     vector: (n, rows) => [n % rows, Math.floor(n / rows)],
   },

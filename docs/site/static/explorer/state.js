@@ -7,18 +7,13 @@ import { element } from "./dom.js";
 const same = (names) => Object.fromEntries(names.map((name) => [name, name]));
 const labels = (table) =>
   Object.fromEntries(Object.entries(table).map(([key, { label }]) => [key, label]));
-const gpus = Object.entries(SHARED).map(([name, n]) => [name, `${name}: ${n / 1024} KiB`]);
 
 export const FIELDS = {
   Tile: {
     dtype: { label: "Element type", options: same(Object.keys(DTYPES)), value: "bf16" },
     shape: { label: "Shape", value: "64,64" },
     swizzle: { label: "Swizzle", options: same(Object.keys(SWIZZLES)), value: "B128" },
-    map: {
-      label: "Map made with",
-      options: { tile: "the Tile", box: "its shape, one box" },
-      value: "tile",
-    },
+    map: { label: "Map of", options: { tile: "the Tile", box: "one box" }, value: "tile" },
   },
   "A warp's read": {
     pattern: { label: "Pattern", options: labels(PATTERNS), value: "column" },
@@ -28,7 +23,7 @@ export const FIELDS = {
     step: { label: "Step", value: "0", min: 0, max: 1 << 20 },
   },
   Pipeline: {
-    target: { label: "Target", options: Object.fromEntries(gpus), value: "sm_90a" },
+    target: { label: "Target", options: same(Object.keys(SHARED)), value: "sm_90a" },
     stages: { label: "Stages", value: "", min: 1, max: 1024, hint: "all that fit" },
     tiles: { label: "Tiles of a stage", value: "1", min: 1, max: 4 },
     k_group: { label: "k_group", value: "1", min: 1, max: 64 },
