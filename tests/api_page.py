@@ -166,14 +166,20 @@ def prose(thing: Any) -> str:
     first, *sections = re.split(r"^([A-Z][\w ]+)\n-{3,}\n", text, flags=re.M)
     parts = [first.strip()]
     for title, body in zip(sections[::2], sections[1::2]):
-        items = re.split(r"^(?=\S)", body.strip("\n"), flags=re.M)
-        lines = [_item(item) for item in items if item.strip()]
-        parts.append(f"*{title}*\n\n" + "\n".join(lines))
+        parts.append(f"*{title}*\n\n{_section(body.strip())}")
     return re.sub(r"(?<!`)``(?!`)", "`", "\n\n".join(parts))
 
 
 def _code(block: re.Match[str]) -> str:
     return f":\n\n```python\n{textwrap.dedent(block[1]).strip()}\n```\n\n"
+
+
+def _section(body: str) -> str:
+    """Return a section as a list, or as a session of Python."""
+    if body.startswith(">>>"):
+        return f"```pycon\n{body}\n```"
+    items = re.split(r"^(?=\S)", body, flags=re.M)
+    return "\n".join(_item(item) for item in items if item.strip())
 
 
 def _item(item: str) -> str:

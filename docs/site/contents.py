@@ -14,7 +14,7 @@ INDEX = "docs/README"
 NOTEBOOKS = "notebooks/README"
 #: The files that are pages, seen from the repository's root.
 PATTERNS = ("*.md", "docs/*.md", "docs/*/*.md", "ptx/*.md", "notebooks/*.md", "notebooks/*.ipynb")
-_LINK = re.compile(r"\]\(([^)#\s]+\.(?:md|ipynb))(?:#[^)]*)?\)")
+_LINK = re.compile(r"\]\(([^)#\s]+\.md)(?:#[^)]*)?\)")
 
 
 def pages(root: Path = ROOT) -> set[str]:
@@ -34,7 +34,8 @@ def sections(root: Path = ROOT) -> dict[str, list[str]]:
         links = [index.resolve(), *links] if number == 0 else links
         names = [_name(path, root.resolve()) for path in links]
         if NOTEBOOKS in names:
-            names += sorted(_name(path, root) for path in root.glob("notebooks/*.ipynb"))
+            place = names.index(NOTEBOOKS) + 1
+            names[place:place] = sorted(_name(p, root) for p in root.glob("notebooks/*.ipynb"))
         new = [name for name in dict.fromkeys(names) if name not in seen]
         if new:
             found[part.partition("\n")[0]] = new

@@ -15,8 +15,12 @@ from docs.site import contents
 
 API, INSTRUCTIONS = "docs/reference/api", "docs/reference/instructions"
 STUB = contents.ROOT / "numba_tma" / "__init__.pyi"
+#: The page with other systems' names, of which some are ours, too.
+MIGRATION = "docs/guide/migration"
 #: A public name at the beginning of a literal: `tma.Tile(...)`, `tma.ptx.mapa`, `Barrier.wait`.
 _USE = re.compile(r"(?:tma\.)?(ptx\.\w+)|tma\.(\w+)|([A-Z]\w+)\.\w")
+#: A class beside these: `Tile`, `TilePipeline(4, x=TILE)`.
+_CLASS = re.compile(r"([A-Z]+[a-z]\w+)(?:\(|$)")
 _LOG = logging.getLogger(__name__)
 
 
@@ -82,7 +86,8 @@ class LinkNames(SphinxPostTransform):
             for name, anchor in self.env.metadata[page]["names"].items()
         }
         for literal in list(self.document.findall(nodes.literal)):
-            use = _USE.match(literal.astext())
+            text = literal.astext()
+            use = _USE.match(text) or (here != MIGRATION and _CLASS.match(text)) or None
             page, anchor = anchors.get(use[use.lastindex], ("", "")) if use else ("", "")
             if page not in ("", here) and not _is_linked(literal):
                 uri = f"{self.app.builder.get_relative_uri(here, page)}#{anchor}"

@@ -32,6 +32,28 @@ def test_a_listed_name_and_its_members_have_docstrings(name):
     assert inspect.getdoc(NAMES[name])
 
 
+def test_code_of_a_docstring_is_highlighted():
+    def f():
+        """Do it so::
+
+            with ``this``:
+
+                pass
+
+        Then that.
+
+        Examples
+        --------
+        >>> f()
+        1
+        """
+
+    assert api_page.prose(f) == (
+        "Do it so:\n\n```python\nwith `this`:\n\n    pass\n```\n\nThen that.\n\n"
+        "*Examples*\n\n```pycon\n>>> f()\n1\n```"
+    )
+
+
 def test_sections_of_a_docstring_become_lists():
     def f(a: "int", b: "pathlib.Path | None" = None) -> "pathlib.PurePath":
         """Do it with ``a``.

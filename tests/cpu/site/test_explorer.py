@@ -277,7 +277,7 @@ def test_known_conflicts(swizzle, pattern, expected):
 
 
 def shown(page):
-    return page.value("document.querySelector('#tile-explorer .output').innerText")
+    return page.value("document.querySelector('#tile-explorer').innerText")
 
 
 def choices(page):
@@ -321,6 +321,8 @@ def test_the_address_has_the_choices(page):
     ("fragment", "message"),
     [
         ("#shape=64,0", "tile axis 1 is 0; a tile needs at least 1 element"),
+        ("#shape=1,99999999999999999999", "are more than this page counts"),
+        ("#shape=500,500", "No block has room for Tile((500, 500), bf16, B128): it is not drawn"),
         ("#shape=64,six", "shape is an integer, or a tuple of one for each axis"),
         ("#shape=300,64&map=box", "box axis 0 is 300; TMA copies 1 to 256 elements along an axis"),
         ("#dtype=f32&map=box", "swizzle B128 spans 128 B: use 32 or fewer elements"),

@@ -67,7 +67,8 @@ def test_new_pages_are_found(tmp_path):
         (tmp_path / name).write_text("# Title\n")
     for name in ("02_b", "10_c", "01_a"):
         (tmp_path / f"notebooks/{name}.ipynb").write_text("{}")
-    index = "# Index\n## Start\n[n](../notebooks/README.md)\n## Guide\n[b](guide/b.md#x), [x](y.py)"
+    start = "[2](../notebooks/02_b.ipynb) [all](../notebooks/README.md)"
+    index = f"# Index\n## Start\n{start}\n## Guide\n[b](guide/b.md#x), [x](y.py)"
     (tmp_path / "docs/README.md").write_text(f"{index}\n[a](guide/a.md) [b](guide/b.md)\n")
     assert contents.sections(tmp_path) == {
         "Start": [

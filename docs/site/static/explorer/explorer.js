@@ -8,7 +8,7 @@ import { Pipeline, mostStages, pythonOf } from "./pipeline.js";
 import { Reads } from "./reads.js";
 import { fragmentOf, makeForm, readForm, restore } from "./state.js";
 
-const DRAWN = 1 << 20; // bytes of shared memory; no GPU's block has more
+const DRAWN = Math.max(...Object.values(SHARED)); // bytes of shared memory
 
 /** Everything that some choices say; a RangeError if they make no tile. */
 export function explore(state) {
@@ -17,7 +17,8 @@ export function explore(state) {
   const options = { tiles: Number(state.tiles), kGroup: Number(state.k_group) };
   const [other, limit] = [Number(state.other), SHARED[state.target]];
   const most = mostStages(tile, options, state.target, other);
-  const pipeline = new Pipeline(state.stages === "" ? Math.max(most, 1) : Number(state.stages), tile, options);
+  const stages = state.stages === "" ? Math.max(most, 1) : Number(state.stages);
+  const pipeline = new Pipeline(stages, tile, options);
   const unfit = pipeline.violation(state.target);
   if (unfit) violations.push(unfit);
   else if (pipeline.nbytes + other > limit)
@@ -25,7 +26,8 @@ export function explore(state) {
       `${pipeline} needs ${sizeOf(pipeline.nbytes)}, and ${sizeOf(other)} are taken, but a block ` +
         `has ${sizeOf(limit)} on ${state.target}: use fewer stages or smaller tiles`);
   const reads = new Reads(tile, { ...state, threads: Number(state.threads) });
-  return { tile, violations, pipeline, most, reads, python: pythonOf(tile, pipeline), other, limit };
+  const python = pythonOf(tile, pipeline);
+  return { tile, violations, pipeline, most, reads, python, other, limit };
 }
 
 function tileSection({ tile }) {
@@ -41,7 +43,8 @@ function tileSection({ tile }) {
 }
 
 function readSection({ tile, reads }, state) {
-  if (tile.sharedNbytes > DRAWN) return [element("p", {}, `${tile} is too large to draw.`)];
+  if (tile.sharedNbytes > DRAWN)
+    return [element("p", {}, `No block has room for ${tile}: it is not drawn.`)];
   const about = element("p", { class: "about" }, reads.pattern.title);
   if (reads.violation) return [about, messages([reads.violation]), picture(tile, [], 1)];
   const { lanes, phases } = reads.instruction(Number(state.step), Number(state.warp));
@@ -64,7 +67,8 @@ function readSection({ tile, reads }, state) {
 
 function pipelineSection({ pipeline, most, other, limit }) {
   const used = pipeline.nbytes + other;
-  const meter = element("meter", { min: 0, max: limit, value: used, "aria-label": "Shared memory in use" });
+  const bounds = { min: 0, max: limit, value: used };
+  const meter = element("meter", { ...bounds, "aria-label": "Shared memory in use" });
   return [
     terms([
       ["Stages", `${pipeline.numStages}; ${most} fit`],
@@ -82,25 +86,22 @@ function messages(violations) {
   return element("ul", { class: "violations" }, ...items);
 }
 
-function show(output, state, wrong) {
-  let sections = [messages(wrong)];
-  if (!wrong.length)
-    try {
-      const found = explore(state);
-      const python = element("pre", { tabindex: "0", "aria-label": "Python" }, found.python);
-      sections = [
-        messages(found.violations),
-        section("The tile", tileSection(found)),
-        section("The read", ...readSection(found, state)),
-        section("The pipeline", ...pipelineSection(found)),
-        section("Python", python),
-      ];
-    } catch (error) {
-      if (!(error instanceof RangeError)) throw error;
-      sections = [messages([error.message])];
-    }
-  sections[0].setAttribute("role", "status");
-  output.replaceChildren(...sections);
+/** The sections for some choices, and the rules that these break. */
+function sectionsOf(state) {
+  try {
+    const found = explore(state);
+    const python = element("pre", { tabindex: "0", "aria-label": "Python" }, found.python);
+    const sections = [
+      section("The tile", tileSection(found)),
+      section("The read", ...readSection(found, state)),
+      section("The pipeline", ...pipelineSection(found)),
+      section("Python", python),
+    ];
+    return { violations: found.violations, sections };
+  } catch (error) {
+    if (error instanceof RangeError) return { violations: [error.message], sections: [] };
+    throw error;
+  }
 }
 
 function section(title, ...content) {
@@ -109,10 +110,15 @@ function section(title, ...content) {
 
 function start(place) {
   const form = makeForm();
-  const output = element("div", { class: "output" });
+  const status = element("div", { role: "status" });
+  const output = element("div");
   const update = () => {
-    const { state, violations } = readForm(form);
-    show(output, state, violations);
+    const { state, violations: wrong } = readForm(form);
+    const { violations, sections } = wrong.length
+      ? { violations: wrong, sections: [] }
+      : sectionsOf(state);
+    status.replaceChildren(...(violations.length ? [messages(violations)] : []));
+    output.replaceChildren(...sections);
     return state;
   };
   const follow = () => restore(form, location.hash.slice(1)) && update();
@@ -121,7 +127,7 @@ function start(place) {
     history.replaceState(null, "", fragment ? `#${fragment}` : location.pathname + location.search);
   });
   addEventListener("hashchange", follow);
-  place.replaceChildren(form, output);
+  place.replaceChildren(form, status, output);
   if (!follow()) update();
 }
 

@@ -3,6 +3,7 @@
 import { DTYPES, LIMITS, SWIZZLES, UNPACKED_SWIZZLES } from "./facts.js";
 
 export const CHUNK = 16; // bytes
+const MOST = 2 ** 31; // elements along an axis, so that numbers stay exact
 const ceilDiv = (n, divisor) => Math.ceil(n / divisor);
 export const roundUp = (n, multiple) => ceilDiv(n, multiple) * multiple;
 const product = (numbers) => numbers.reduce((a, b) => a * b, 1);
@@ -16,7 +17,10 @@ export function parseShape(text) {
   if (!parts.length || !parts.every((part) => /^-?\d+$/.test(part)))
     throw new RangeError(
       `Tile(shape='${text}'): shape is an integer, or a tuple of one for each axis`);
-  return parts.map(Number);
+  const shape = parts.map(Number);
+  const large = shape.find((extent) => extent > MOST);
+  if (large) throw new RangeError(`${large} elements along an axis are more than this page counts`);
+  return shape;
 }
 
 /** The offset in the swizzled tile of a byte of the row-major tile. */

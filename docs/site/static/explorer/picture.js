@@ -12,7 +12,8 @@ const range = (first, last) => (first === last ? `${first}` : `${first}-${last}`
 /** The picture of a tile around the lanes that read it. */
 export function picture(tile, lanes, nbytes) {
   const all = Math.ceil(tile.sharedNbytes / LINE);
-  const first = Math.floor(Math.min(...lanes.map((lane) => lane.offset), tile.sharedNbytes) / LINE);
+  const lowest = lanes.length ? Math.min(...lanes.map((lane) => lane.offset)) : 0;
+  const first = Math.floor(lowest / LINE);
   const begin = Math.max(0, Math.min(first - (first % 8), all - SHOWN));
   const shown = Math.min(SHOWN, all);
   const chunks = chunksOf(tile, begin, shown);
@@ -57,8 +58,9 @@ function cell(tile, place, chunk, lanes = []) {
   let content = "padding, or the end of an element";
   if (chunk) {
     const { row, column, last } = chunk;
-    content = tuple([...tile.outer(row), column]);
-    if (last > column) content += ` to ${tuple([...tile.outer(row), Math.min(last, tile.inner - 1)])}`;
+    const index = (c) => tuple([...tile.outer(row), c]);
+    content = index(column);
+    if (last > column) content += ` to ${index(Math.min(last, tile.inner - 1))}`;
   }
   const by = lanes.length ? `, read by lane${lanes.length > 1 ? "s" : ""} ${listed(lanes)}` : "";
   const says = `byte ${place * CHUNK}, banks ${4 * group} to ${4 * group + 3}: ${content}${by}`;

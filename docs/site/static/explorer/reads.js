@@ -26,7 +26,7 @@ export const PATTERNS = {
     lane: (lane) => [lane % 16, Math.floor(lane / 16)],
   },
   fragment: {
-    label: "mma fragment",
+    label: "fragment",
     title: "Four lanes read the 16 bytes of a row: 8 rows, as mma.sync has its operands.",
     width: 4,
     block: [8, 4],
@@ -64,8 +64,8 @@ export class Reads {
     const [rows, vectors] = pattern.block ?? [1, 1];
     if (tile.rows % rows || (tile.inner / vector) % vectors)
       return (
-        `${pattern.label} reads ${rows} rows of ${vectors * nbytes} B, and ${tile} has ` +
-        `${tile.rows} rows of ${tile.sharedBytes(tile.inner)} B`);
+        `${pattern.label} reads ${rows} rows of ${vectors * nbytes} B at once, and ${tile} has ` +
+        `${tile.rows} rows of ${tile.sharedBytes(tile.inner)} B: use multiples of both`);
     return "";
   }
 

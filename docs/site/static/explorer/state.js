@@ -35,8 +35,7 @@ const ALL = Object.assign({}, ...Object.values(FIELDS));
 
 /** The rule that a field's text breaks; "" if none. */
 function violation({ label, value, options, min, max, step = 1 }, text) {
-  if (options) return text in options ? "" : `${label} is one of ${Object.keys(options).join(", ")}`;
-  if (min === undefined || (text === "" && value === "")) return "";
+  if (options || min === undefined || (text === "" && value === "")) return "";
   const number = Number(text);
   if (/^\d+$/.test(text) && number >= min && number <= max && number % step === 0) return "";
   const kind = step > 1 ? `a multiple of ${step}` : "a whole number";
@@ -70,10 +69,11 @@ export function fragmentOf(state) {
 /** Put the choices of a fragment into the form; false if it has none, as a heading's. */
 export function restore(form, fragment) {
   const query = new URLSearchParams(fragment);
-  if (fragment && ![...query.keys()].some((key) => key in ALL)) return false;
+  if (fragment && ![...query.keys()].some((key) => Object.hasOwn(ALL, key))) return false;
   for (const [key, field] of Object.entries(ALL)) {
     const text = query.get(key) ?? field.value;
-    form.elements[key].value = field.options && !(text in field.options) ? field.value : text;
+    const known = !field.options || Object.hasOwn(field.options, text);
+    form.elements[key].value = known ? text : field.value;
   }
   return true;
 }
