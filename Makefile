@@ -17,11 +17,12 @@ INSTALL := pip install -qq --no-compile
 # Neighbouring tests stay in one process, where they share what they have compiled.
 PYTEST = $(RUN) -m pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: help demo test test-all test-cpu test-sim gpu bench docs goldens mutants fuzz lint clean
+.PHONY: help demo notebooks test test-all test-cpu test-sim gpu bench docs goldens mutants fuzz lint clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo     run the pipelined RMSNorm (in the simulator where there is no GPU)"
+	@echo "make notebooks open the lessons in Jupyter (installs it; in the simulator where there is no GPU)"
 	@echo "make test     run the tests that need no GPU"
 	@echo "make test-all the same with more seeds and shapes"
 	@echo "make gpu      run the tests that need a GPU"
@@ -35,6 +36,10 @@ help:
 
 demo: $(VENV)/installed
 	@$(RUN) -m numba_tma demo
+
+# The first cell of each notebook chooses the simulator where there is no GPU.
+notebooks: $(VENV)/installed-notebooks
+	$(RUN) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks/00_first_tile.ipynb
 
 test: test-cpu test-sim
 
@@ -90,6 +95,10 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(VENV)/bin/python -m $(INSTALL) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/installed-notebooks: $(VENV)/installed
+	$(VENV)/bin/python -m $(INSTALL) -c constraints.txt -e '.[notebooks]'
 	@touch $@
 
 $(VENV)-bench/installed: pyproject.toml

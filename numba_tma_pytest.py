@@ -30,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         metavar="N",
         help="tests with the fixture tma_simulator run in the orders of seeds 0 to N - 1",
     )
+    group.addoption(
+        "--tma-trace",
+        metavar="DIR",
+        help="trace the kernels of each test, into a file for Perfetto with the test's name",
+    )
     # Given to the run inside of a sanitizer.
     group.addoption("--tma-sanitized", action="store_true", help=argparse.SUPPRESS)
 

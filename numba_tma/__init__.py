@@ -17,7 +17,7 @@ from numba_tma._version import __version__ as __version__
 from numba_tma.backend import interface
 from numba_tma.host import backend as offered
 from numba_tma.host.collections import without_collections
-from numba_tma.host.environment import simulated
+from numba_tma.host.environment import simulated, trace_file
 from numba_tma.host.lazy_names import homes_of
 
 _HOMES = homes_of(__file__)
@@ -103,6 +103,12 @@ def _launcher() -> Any:
     return importlib.import_module(f"{backend}.prepared_launch").CompiledLauncher
 
 
+def _traced() -> Any:
+    """Return the backend's kernels with a trace."""
+    backend = importlib.import_module("numba_tma.backend.compiler").BACKEND
+    return importlib.import_module(f"{backend}.traced")
+
+
 if simulated():
     from numba_tma import simulator
 
@@ -111,6 +117,7 @@ if simulated():
 else:
     offered.typed_by(_type_of)
     offered.launched_by(_launcher)
+    offered.traced_by(_traced)
     offered.compiled_by(lambda *given: _images().compile_image(*given))
     offered.examined_by(lambda *given: _images().examine(*given))
     offered.exported_by(lambda *given: _images().export_image(*given))
@@ -119,6 +126,9 @@ else:
         _attach()
     else:
         sys.meta_path.insert(0, _ImportOfNumba())
+
+if trace_file():
+    importlib.import_module("numba_tma.tools.trace.process").begin(trace_file())
 
 if "IPython" in sys.modules:
     from numba_tma.tools import pictures

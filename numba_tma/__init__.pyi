@@ -13,6 +13,7 @@ from numba_tma.device.edit_map import DESCRIPTOR as DESCRIPTOR
 from numba_tma.device.edit_map import edit_map as edit_map
 from numba_tma.device.gather import gather_rows as gather_rows
 from numba_tma.device.gather import scatter_rows as scatter_rows
+from numba_tma.device.marks import mark as mark
 from numba_tma.device.matrix_descriptor import MatrixDescriptor as MatrixDescriptor
 from numba_tma.device.matrix_descriptor import MatrixDescriptorPair as MatrixDescriptorPair
 from numba_tma.device.mma import Fragment as Fragment
@@ -121,3 +122,5 @@ from numba_tma.ptx import fence_proxy_async as fence_proxy_async
 from numba_tma.simulator import explore as explore
 from numba_tma.tools import testing as testing
 from numba_tma.tools.map_types import map_type as map_type
+from numba_tma.tools.trace import Trace as Trace
+from numba_tma.tools.trace import trace as trace

@@ -1,4 +1,4 @@
-"""`python -m numba_tma`: doctor, demo, bench, cache."""
+"""`python -m numba_tma`: doctor, demo, explain, bench, cache."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "doctor": "tell whether TMA can work here, and the repair if not",
     "demo": "run a pipelined RMSNorm and check it; in the simulator where there is no GPU",
+    "explain": "run a script, trace its kernels, and say what limits each",
     "bench": "measure the kernels against torch on this GPU",
     "cache": "show the compiled kernels that are kept on disk, or remove them",
 }

@@ -24,6 +24,7 @@ from numba_tma.backend.interface import (
     u32,
 )
 from numba_tma.backend.primitives import quotient
+from numba_tma.device.marks import begin_tile
 from numba_tma.device.tile_indices import Iteration
 from numba_tma.host.annotations import Integer
 from numba_tma.host.environment import simulated
@@ -290,6 +291,7 @@ class TileWalk(Iteration):
     def take(self) -> Any:
         """Return the next tile."""
         number = self.number
+        begin_tile(number)
         self.number += self.stride
         if self.schedule.scheduler.zigzag:
             self.stride = self.turn - self.stride

@@ -19,6 +19,7 @@ from numba_tma.backend.interface import (
     native,
     u32,
 )
+from numba_tma.device.marks import now, waited_for_flag
 from numba_tma.host.annotations import Address
 from numba_tma.host.debug import (
     CAPACITY,
@@ -103,6 +104,7 @@ def wait_for_flag(flag: Address, site: Site) -> None:
     Executed by any thread. The wait orders nothing: a thread that reads what the other block wrote
     executes `fence_acq_rel` after it. `site` names the wait in debug mode.
     """
+    begun = now()
     if has_limit(site):
         start = i64(globaltimer())
         while ld_relaxed_sys_global_u32(flag) == 0:
@@ -111,6 +113,7 @@ def wait_for_flag(flag: Address, site: Site) -> None:
     else:
         while ld_relaxed_sys_global_u32(flag) == 0:
             pass
+    waited_for_flag(site, begun)
 
 
 @compile_time

@@ -108,6 +108,20 @@ def exported_image(
     return exported
 
 
+_traced: Callable[[], Any] = _none
+
+
+def traced_by(find: Callable[[], Any]) -> None:
+    """Let `find` return the module that compiles and launches kernels with a trace."""
+    global _traced
+    _traced = find
+
+
+def traced_kernels() -> Any:
+    """Return the module that compiles and launches kernels with a trace."""
+    return _traced()
+
+
 _copies: Callable[[], ModuleType] | None = None
 
 

@@ -206,6 +206,17 @@ def copy_from_host(address: int, source: int, nbytes: int, stream: int | None) -
         _checked(_driver().cuMemcpyHtoDAsync(address, source, nbytes, own))
 
 
+def copy_to_host(target: int, address: int, nbytes: int) -> None:
+    """Copy memory of the device to the host, and wait for it."""
+    with _stream_of_its_own() as own:
+        _checked(_driver().cuMemcpyDtoHAsync(target, address, nbytes, own))
+
+
+def wait_for_device() -> None:
+    """Wait until all work of the current context is done; raise its error, if it has one."""
+    _checked(_driver().cuCtxSynchronize())
+
+
 @contextlib.contextmanager
 def _stream_of_its_own() -> Iterator[Any]:
     """Yield a stream that orders and captures no other, and wait for it at the end."""

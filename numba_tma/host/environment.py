@@ -45,7 +45,8 @@ def debugging() -> bool:
     False in the simulator, which finds deadlocks itself. Read once, because it is compiled into
     kernels.
     """
-    return racing() or _switch("NUMBA_TMA_DEBUG") and not simulated()
+    asked = _asks_for_races() or _switch("NUMBA_TMA_DEBUG")
+    return asked and not simulated()
 
 
 @functools.cache
@@ -55,7 +56,7 @@ def racing() -> bool:
     False in the simulator, which has the same rules. Read once, because it is compiled into
     kernels.
     """
-    return os.environ.get("NUMBA_TMA_DEBUG", "").lower() == "races" and not simulated()
+    return _asks_for_races() and not simulated()
 
 
 @functools.cache
@@ -114,6 +115,11 @@ def compiled_target() -> str:
             f"NUMBA_TMA_SIM_COMPILES={text!r}: give 1 (on, for sm_90a), 0 (off), or a target: "
             f"{', '.join(f'sm_{name}' for name in TARGETS)}"
         ) from None
+
+
+def trace_file() -> str:
+    """Return the file of a trace of the whole process (``NUMBA_TMA_TRACE``); "" without one."""
+    return os.environ.get("NUMBA_TMA_TRACE", "").replace("%p", str(os.getpid()))
 
 
 def full_errors() -> bool:
@@ -178,7 +184,9 @@ def cache_limit() -> int:
 
 
 #: Variables of Numba and of this library that change no compiled code.
-_WITHOUT_EFFECT = ("NUMBA_CACHE", "NUMBA_TMA_CACHE", "NUMBA_TMA_SIM", "NUMBA_TMA_DEBUG_")
+_WITHOUT_EFFECT = (
+    *("NUMBA_CACHE", "NUMBA_TMA_CACHE", "NUMBA_TMA_SIM", "NUMBA_TMA_DEBUG_", "NUMBA_TMA_TRACE"),
+)
 
 
 def compiler_variables() -> dict[str, str]:
@@ -188,6 +196,10 @@ def compiler_variables() -> dict[str, str]:
         for name, value in sorted(os.environ.items())
         if name.startswith("NUMBA_") and not name.startswith(_WITHOUT_EFFECT)
     }
+
+
+def _asks_for_races() -> bool:
+    return os.environ.get("NUMBA_TMA_DEBUG", "").lower() == "races"
 
 
 def _switch(name: str) -> bool:

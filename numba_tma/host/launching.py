@@ -7,12 +7,15 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, ClassVar
 
+from numba_tma.host import tracing
 from numba_tma.host.annotations import Kernel, StreamLike
-from numba_tma.host.backend import compiled_launcher
+from numba_tma.host.backend import compiled_launcher, traced_kernels
 from numba_tma.host.cluster_rules import check_grid, cluster_of, cluster_size, set_cluster
 from numba_tma.host.environment import simulated
 from numba_tma.host.host_only import host_only
@@ -142,12 +145,16 @@ class Launcher:
         self._namespace: dict[str, Any] = {"_type": type, "_other": self._other}
         self.function = self._function()
         self.function.bind = self.bind
+        self._first_code = self.function.__code__
+        _launchers.add(self)
 
     def bind(self, *arguments: Any) -> Callable[[], None]:
         """Return a function that launches with these arguments, which are read now and not again.
 
         The function holds addresses and does not keep the memory alive: the caller must.
         """
+        if tracing.active() is not None:
+            return functools.partial(self._other, None, arguments)
         _, bound = self._find(arguments)
         return self._guarded(bound)
 
@@ -174,6 +181,9 @@ class Launcher:
 
     def _other(self, error: Exception | None, arguments: tuple[Any, ...]) -> None:
         """Launch with arguments that the function's code is not for, or after an `error`."""
+        if (recorder := tracing.active()) is not None:
+            traced_kernels().launch(recorder, self, arguments)
+            return
         (_, code), bound = self._find(arguments)
         if error is not None and self._is_drivers(error):
             self._again(error, bound)
@@ -241,6 +251,25 @@ class Launcher:
     def _prepare_stream(self) -> None:
         self.handle = handle_of(self.stream)
         self.closable = closable(self.stream)
+
+
+#: All launchers of the process.
+_launchers = weakref.WeakSet[Launcher]()
+
+
+@contextmanager
+def with_first_code() -> Iterator[None]:
+    """Let all launchers ask anew how they launch, now and again at the end."""
+    try:
+        _forget_codes()
+        yield
+    finally:
+        _forget_codes()
+
+
+def _forget_codes() -> None:
+    for launcher in tuple(_launchers):
+        launcher.function.__code__ = launcher._first_code
 
 
 class _SimulatedLauncher(Launcher):

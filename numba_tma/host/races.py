@@ -14,11 +14,11 @@ import enum
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from numba_tma.host import source_lines
 from numba_tma.host.debug import NO_GPU, NUM_WORDS, PipelineError, Record
 
 
@@ -105,8 +105,7 @@ def line_in_words(number: int) -> str:
     """Return a source line by its number."""
     if not 0 < number <= len(_LINES):
         return "a line that is not known"
-    name, line = list(_LINES)[number - 1]
-    return f"{Path(name).name}:{line}"
+    return source_lines.line_in_words(*list(_LINES)[number - 1])
 
 
 def label_number(function: object, owner: object) -> int:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, cast
 
-from numba_tma.host import kernel_store
+from numba_tma.host import kernel_store, tracing
 from numba_tma.host.annotations import StreamLike
 from numba_tma.host.backend import compiled_image
 from numba_tma.host.cache_files import warn_once
@@ -191,6 +191,8 @@ class StoredLauncher:
 
     def _find(self, arguments: tuple[Any, ...]) -> LoadedKernel | None:
         """Return the code for these arguments; None if only numba-cuda can launch it."""
+        if tracing.active() is not None:
+            return None
         return loaded(self.kernel, arguments, launching_device())
 
     def _as_ordinary(self) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from numba_tma.backend.interface import device_class, u32
 from numba_tma.backend.primitives import quotient
 from numba_tma.device.barrier import Barrier
+from numba_tma.device.marks import begin_tile
 from numba_tma.device.waiting import wait_for
 from numba_tma.pipeline.loops import Iteration
 from numba_tma.pipeline.state import PipelineState
@@ -159,4 +160,5 @@ class LaunchedTiles(Iteration):
 
     def take(self) -> Any:
         """Return the tile."""
+        begin_tile(self.work.number)
         return self.schedule.tile(self.work.number)

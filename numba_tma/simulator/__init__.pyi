@@ -182,6 +182,8 @@ from numba_tma.simulator.thread_instructions import shfl as shfl
 from numba_tma.simulator.thread_instructions import sm_registers as sm_registers
 from numba_tma.simulator.thread_instructions import syncwarp as syncwarp
 from numba_tma.simulator.thread_instructions import thread_index as thread_index
+from numba_tma.simulator.thread_instructions import trace_range as trace_range
+from numba_tma.simulator.thread_instructions import trace_step as trace_step
 from numba_tma.simulator.thread_instructions import warp_id as warp_id
 from numba_tma.simulator.thread_instructions import yield_turn as yield_turn
 from numba_tma.simulator.trace import Event as Event

@@ -178,11 +178,18 @@ def check_over_none(
 class MbarrierWait:
     """A thread waits for a phase of an mbarrier; the hardware's wait has a time limit."""
 
+    range_kind = "awaited"  #: in a trace
+
     def __init__(self, barrier: TrackedBarrier, wanted: str, since: int) -> None:
         self.barrier = barrier
         self.wanted = wanted
         #: The phase in which the thread's first failed poll was.
         self.since = since
+
+    @property
+    def range_name(self) -> str:
+        """Return the barrier's name."""
+        return self.barrier.name
 
     def headline(self) -> str:
         """Return the wait's line of a deadlock report."""

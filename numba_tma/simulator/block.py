@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from functools import cached_property
 from itertools import product
-from pathlib import Path
 
+from numba_tma.host.source_lines import line_in_words
 from numba_tma.simulator import trace
 from numba_tma.simulator.barriers import MbarrierWait, TrackedBarrier
 from numba_tma.simulator.clocks import Clock, Clocks, join
@@ -82,7 +82,7 @@ class Cta:
         self._meetings: dict[Hashable, Rendezvous] = {}
         self._turns: Counter[Hashable] = Counter()
         self._trace = trace.active()
-        self._run = 0 if self._trace is None else self._trace.begin_run()
+        self._run = 0 if self._trace is None else self._trace.begin_run(self.role_names)
         self.threads = [
             SimulatedThread(kernel, self, index, (x, y, z), debug)
             for z, y, x in product(*map(range, reversed(block_dim)))
@@ -153,7 +153,9 @@ class Cta:
         """Whether a trace is recorded."""
         return self._trace is not None
 
-    def emit(self, thread: SimulatedThread, kind: str, label: str, nbytes: int = 0) -> None:
+    def emit(
+        self, thread: SimulatedThread, kind: str, label: str, nbytes: int = 0, begun: int = -1
+    ) -> None:
         """Put an event into the trace, if one is recorded."""
         if self._trace is not None:
             self._trace.events.append(
@@ -166,6 +168,7 @@ class Cta:
                     kind,
                     label,
                     nbytes,
+                    begun,
                 )
             )
 
@@ -262,9 +265,7 @@ class Cta:
             "cluster", name, lambda: sum(block._live() for block in self.cluster)
         )
         meeting.learn_of(known)
-        thread.cluster_arrival = first._meet(
-            thread, meeting, name, None, orders=False, wait=False
-        )
+        thread.cluster_arrival = first._meet(thread, meeting, name, None, orders=False, wait=False)
 
     def cluster_wait(self, thread: SimulatedThread) -> None:
         """Wait for the threads that have not arrived at the cluster's barrier since this one."""
@@ -320,7 +321,7 @@ class Cta:
         if there != here:
             differing = ((a, b) for a, b in zip(here, there) if a != b)
             pair = next(differing, (here[0], there[0]))
-            mine, other = (f"{Path(code.co_filename).name}:{line}" for code, line in pair)
+            mine, other = (line_in_words(code.co_filename, line) for code, line in pair)
             lost = "exchange values" if exchanges else "meet there"
             repair = (
                 "where all lanes of the mask are together, or give each branch the mask of its own "

@@ -107,6 +107,7 @@ def _start() -> subprocess.Popen[bytes]:
         [sys.executable, "-c", source],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        start_new_session=True,  # Jupyter and terminals interrupt a whole group
         env={
             **os.environ,
             "NUMBA_ENABLE_CUDASIM": "0",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from numba_tma.host.source_lines import line_in_words
 from numba_tma.simulator.clocks import Clock
 from numba_tma.simulator.errors import UnfinishedCopy
 
@@ -43,7 +43,7 @@ def call_site() -> str:
     frame = sys._getframe(1)
     while in_library(frame.f_code.co_filename) and frame.f_back is not None:
         frame = frame.f_back
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return line_in_words(frame.f_code.co_filename, frame.f_lineno)
 
 
 def call_chain() -> tuple[tuple[CodeType, int], ...]:
@@ -186,6 +186,8 @@ class PendingStore:
 
 class GroupWait:
     """A thread waits until all but its newest `allowed` groups are done, or done reading."""
+
+    range_kind = "drained"  #: in a trace
 
     def __init__(self, groups: BulkGroups, allowed: int, read: bool) -> None:
         self.groups = groups

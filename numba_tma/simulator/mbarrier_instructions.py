@@ -277,7 +277,9 @@ def _wait(
     since = failed.get(barrier.address, model.phase)
     # A thread whose poll has failed is parked until the phase completes: polling again would spin.
     if _checked(barrier, done, wanted) or (poll and barrier.address not in failed):
+        begun = scheduler.step
         scheduler.point()
+        cta.emit(thread, "awaited", barrier.name, begun=begun)
     else:
         phase = f"phase {wanted}" if by_token else f"a phase of parity {wanted}"
         scheduler.park(MbarrierWait(barrier, phase, since))

@@ -37,6 +37,8 @@ from numba_tma.simulator.report import deadlock_report
 from numba_tma.simulator.scheduler import Scheduler
 from numba_tma.simulator.shared_arrays import Index, Shared, element
 from numba_tma.simulator.thread import SimulatedThread, current
+from numba_tma.simulator.trace import Launch
+from numba_tma.simulator.trace import active as recorded_trace
 
 #: Held by the launch that runs: numba's simulator has one at a time.
 _launches = new_in_children(threading.RLock)
@@ -123,6 +125,9 @@ class BlockManager:
             return  # the block has run with the first block of its cluster
         if not any(grid_point):
             begin_launch(recorded=has_dependent_launchers())
+            if (trace := recorded_trace()) is not None:
+                name = self._kernel.__name__
+                trace.launches.append(Launch(name, tuple(self._grid_dim), tuple(self._block_dim)))
         queue = _launch_queue(grid_point, self._grid_dim, extents)
         if not queue.begin(grid_point):
             return  # a running block has taken its place

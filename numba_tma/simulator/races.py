@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from numba_tma.host.source_lines import line_in_words
 from numba_tma.simulator.clocks import Clock, Clocks
 from numba_tma.simulator.copies import line_of
 from numba_tma.simulator.errors import DataRace
@@ -211,4 +212,4 @@ def place_in_kernel() -> Place:
 def in_words(place: Place) -> str:
     """Return a place as its file and line."""
     code, instruction = place
-    return f"{Path(code.co_filename).name}:{line_of(code, instruction)}"
+    return line_in_words(code.co_filename, line_of(code, instruction))

@@ -42,6 +42,18 @@ class Rendezvous:
         self.clock: Clock | None = None
         self._outcome: Any = None
 
+    @property
+    def range_kind(self) -> str:
+        """Return the kind of the wait in a trace: of a block or a cluster, and of no warp."""
+        if self.key == "cluster":
+            return "cluster"
+        return "met" if self.key[0] == "barrier" else ""
+
+    @property
+    def range_name(self) -> str:
+        """Return the name of the meeting."""
+        return self.name
+
     def learn_of(self, known: Clock | None) -> None:
         """Order what `known` has seen before the threads that wait."""
         if known is not None:

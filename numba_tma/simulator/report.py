@@ -86,14 +86,18 @@ def deadlock_report(threads: Sequence[SimulatedThread]) -> str:
 
 def _ranges_differ(headlines: Iterable[str]) -> list[str]:
     """Return the usual cause of waits for a pipeline's stages when threads have exited."""
-    found = []
-    for role, cause in (
-        ("full", "the producer has filled fewer stages than its consumers wait for"),
-        ("empty", "the consumers have released fewer stages than the producer fills"),
-    ):
-        if any(re.match(rf"{role}\[\d+\] of \w*Pipeline\(", line) for line in headlines):
-            found.append(f"  {cause}: give both sides the same range, computed once")
-    return found
+    stages = [line for line in headlines if re.match(r"(full|empty)\[\d+\] of \w*Pipeline\(", line)]
+    if any(line.startswith("empty") for line in stages):  # consumers wait in turn for the producer
+        return [
+            "  the consumers have released fewer stages than the producer fills: release each "
+            "stage on every way through the loop, and give both sides the same range, computed once"
+        ]
+    if any(", 0 bytes missing" in line for line in stages):  # otherwise a load is missing
+        return [
+            "  the producer has filled fewer stages than its consumers wait for: give both sides "
+            "the same range, computed once"
+        ]
+    return []
 
 
 def operation_in_words(operation: Operation, run: Run) -> str:

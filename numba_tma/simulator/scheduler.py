@@ -78,7 +78,10 @@ class Scheduler:
         """Stop the running thread until it is woken."""
         thread = self._current()
         thread.wait = wait
+        begun = self.step
         self._switch(thread)
+        if thread.cta.traced and (kind := getattr(wait, "range_kind", "")):
+            thread.cta.emit(thread, kind, getattr(wait, "range_name", ""), begun=begun)
 
     def wake(self, thread: SimulatedThread) -> None:
         """Let a parked thread go on."""

@@ -11,6 +11,7 @@ from numba_tma.simulator.barriers import check_over_none
 from numba_tma.simulator.block import FULL_MASK, Cta
 from numba_tma.simulator.elected_loops import check_whole_warp
 from numba_tma.simulator.errors import BadOperand
+from numba_tma.simulator.fibers import running_fiber
 from numba_tma.simulator.global_memory import accessed
 from numba_tma.simulator.memory import END
 from numba_tma.simulator.registers import take as take_registers
@@ -40,6 +41,19 @@ def block_index() -> _DIM3:
 def grid_dim() -> _DIM3:
     """Return the number of blocks of the grid."""
     return current().cta.grid_dim
+
+
+def trace_step() -> int:
+    """Return the step at which a range of a trace begins; 0 on the host, which walks schedules."""
+    thread = running_fiber()
+    return thread.cta.scheduler.step if isinstance(thread, SimulatedThread) else 0
+
+
+def trace_range(kind: str, name: str, begun: int) -> None:
+    """Put a range of the thread into the trace, if one is recorded."""
+    thread = running_fiber()
+    if isinstance(thread, SimulatedThread):
+        thread.cta.emit(thread, kind, name, begun=begun)
 
 
 def lane_id() -> int:

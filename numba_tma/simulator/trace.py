@@ -31,6 +31,9 @@ class Event:
     The kinds: issue, landed (of a load); full, empty, complete (a phase of a barrier with that
     role, or without a role); wait (a thread's first that finds the phase complete); release, arrive
     (on an empty barrier, or on another); store, store_read, store_done; exit.
+
+    Ranges, which began at `begun`: awaited (an mbarrier), met (the block), cluster (its meeting),
+    drained (stores), flag, mark, tile.
     """
 
     run: int
@@ -41,6 +44,7 @@ class Event:
     kind: str
     label: str
     nbytes: int
+    begun: int = -1
 
 
 def role(label: str) -> str | None:
@@ -49,17 +53,31 @@ def role(label: str) -> str | None:
     return match[1] if match else None
 
 
-@dataclass
+@dataclass(frozen=True)
+class Launch:
+    """A launch of a kernel that was recorded."""
+
+    kernel: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+
+
+@dataclass(repr=False)
 class Trace:
     """The events of all blocks that ran while this was recorded."""
 
     events: list[Event] = field(default_factory=list)
-    _runs: int = 0
+    launches: list[Launch] = field(default_factory=list)
+    #: Of each run: its launch, and the names of its warps' roles, which the kernel gives.
+    runs: list[tuple[int, dict[int, str]]] = field(default_factory=list)
 
-    def begin_run(self) -> int:
+    def __repr__(self) -> str:
+        return f"Trace({len(self.events)} events)"
+
+    def begin_run(self, roles: dict[int, str]) -> int:
         """Return the number of a block's run that begins now."""
-        self._runs += 1
-        return self._runs - 1
+        self.runs.append((len(self.launches) - 1, roles))
+        return len(self.runs) - 1
 
     def timeline(self, blocks: int = 1) -> str:
         """Return the states of each stage of each pipeline over time, in the first `blocks` runs.

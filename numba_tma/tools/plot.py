@@ -5,6 +5,8 @@ They need matplotlib, which is imported when a picture is asked for.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,9 @@ import numpy as np
 from numba_tma.host.annotations import DeviceArray
 from numba_tma.host.layout import Tile
 from numba_tma.simulator.trace import _STAGE, _STATES, Event, Trace
+from numba_tma.tools.trace import Launch
+from numba_tma.tools.trace import Trace as GpuTrace
+from numba_tma.tools.trace.facts import fills_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,21 +103,28 @@ def places_of_chunks(tile: Tile) -> tuple[IntArray, IntArray]:
     return row, np.where(row < 0, -1, chunk)
 
 
-def timeline(trace: Trace, ax: Axes | None = None) -> Axes:
-    """Draw the states of a pipeline's stages over time, from a trace of the simulator.
+def timeline(
+    trace: Trace | GpuTrace,
+    ax: Axes | None = None,
+    pipelines: str | Sequence[str] | None = None,
+) -> Axes:
+    """Draw the states of pipelines' stages over time, in the first block of a trace that ran one.
 
     One bar per stage and state: loading, full, and being read until all readers have released
     it. The numbers count the fills in the order of their loads. Below lie the stores that were in
-    flight. Time is in the simulator's steps: it tells the order of things, not how long a GPU
-    takes.
+    flight, where the trace knows of their end. A GPU does not say when a stage became full: there,
+    "loading" lasts until the first reader has seen it.
 
     Parameters
     ----------
     trace
-        What `numba_tma.simulator.record` recorded. The first pipeline of the first block that ran
-        one is drawn.
+        What `numba_tma.trace` or `numba_tma.simulator.record` recorded. Times are nanoseconds of a
+        GPU, or the simulator's steps, which tell the order of things and not how long a GPU takes.
     ax
         Where to draw; a new figure if None.
+    pipelines
+        Parts of the names of pipelines, in the order in which they are drawn: ``"KVPipeline"``, or
+        ``("holds='k'", "holds='v'")``. None: the first one that was used.
 
     Returns
     -------
@@ -122,43 +134,112 @@ def timeline(trace: Trace, ax: Axes | None = None) -> Axes:
     Raises
     ------
     ValueError
-        If no pipeline ran, or none in the simulator, while the trace was recorded.
+        If no pipeline ran while the trace was recorded, or none has such a name.
     """
-    first = next(((e.run, m[3]) for e in trace.events if (m := _STAGE.fullmatch(e.label))), None)
-    if first is None:
-        raise ValueError(
-            "timeline(): the trace has no pipeline stage: launch a kernel with a TilePipeline "
-            "inside `with simulator.record() as trace`, with NUMBA_ENABLE_CUDASIM=1 set before "
-            "Python starts"
-        )
-    events = [event for event in trace.events if event.run == first[0]]
-    stages = stage_bars(events, first[1])
+    block, unit, found, stores = _first_block(trace)
+    chosen = _chosen(found, pipelines)
+    rows = [(name, stage, bars) for name in chosen for stage, bars in found[name].items()]
     if ax is None:
-        ax = _new_axes(9.0, 1.2 + 0.42 * len(stages))
-    shortest = (events[-1].time - events[0].time) / 80  # bar that has room for a number
-    for row, bars in stages.items():
+        ax = _new_axes(9.0, 1.2 + 0.42 * (len(rows) + len(chosen) - 1))
+    ends = [end for *_, bars in rows for _, _, end, _ in bars] or [1]
+    starts = [start for *_, bars in rows for _, start, _, _ in bars] or [0]
+    shortest = (max(ends) - min(starts)) / 80  # bar that has room for a number
+    place, places, names = 0.0, [], []
+    for number, (name, stage, bars) in enumerate(rows):
+        if number and name != rows[number - 1][0]:
+            place += 0.6  # between two pipelines
         for sign, start, end, fill in bars:
-            ax.barh(row, end - start, left=start, height=0.8, color=STATES[sign][1])
-            if sign == "#" and fill is not None and end - start > shortest:
-                _write(ax, (start + end) / 2, row, str(fill))
-    stores = store_bars(events)
+            ax.barh(place, end - start, left=start, height=0.8, color=STATES[sign][1])
+            if sign == "#" and fill is not None and end - start > shortest * len(str(fill)):
+                _write(ax, (start + end) / 2, place, str(fill))
+        places.append(place)
+        short = f"{_short(name)} " if len(chosen) > 1 else ""
+        names.append(f"{short}stage {stage}")
+        place += 1
     for start, end in stores:
-        ax.barh(len(stages), end - start, left=start, height=0.4, color=STORING[1])
+        ax.barh(place, end - start, left=start, height=0.4, color=STORING[1])
+    if stores:
+        places.append(place)
+        names.append("stores")
     for name, colour in [*STATES.values(), *[STORING] * bool(stores)]:
         ax.barh(0, 0, color=colour, label=name)
-    names = [f"stage {row}" for row in stages] + ["stores"] * bool(stores)
-    ax.set_yticks(range(len(names)), names)
+    ax.set_yticks(places, names)
     ax.invert_yaxis()
-    ax.set_xlabel("simulator step", **TEXT)
-    ax.set_title(f"{first[1]}, block {events[0].block}", loc="left", **TEXT)
-    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False, fontsize=8)
+    ax.set_xlabel(unit, **TEXT)
+    title = f"{chosen[0]}, block {block}" if len(chosen) == 1 else f"block {block}"
+    ax.set_title(title, loc="left", pad=22, **TEXT)  # the legend has a line of its own below it
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=8)
     return _plain(ax)
 
 
-Bar = tuple[str, int, int, int | None]  # sign, first step, step after the last, number of the fill
+def _chosen(found: dict[str, Stages], pipelines: str | Sequence[str] | None) -> list[str]:
+    """Return the names of the pipelines that are drawn."""
+    if pipelines is None:
+        return [next(iter(found))]
+    chosen: list[str] = []
+    for part in [pipelines] if isinstance(pipelines, str) else pipelines:
+        matching = [name for name in found if part in name]
+        if not matching:
+            raise ValueError(
+                f"timeline(): no pipeline has {part!r} in its name; there are: {', '.join(found)}"
+            )
+        chosen += [name for name in matching if name not in chosen]
+    return chosen
 
 
-def stage_bars(events: list[Event], pipeline: str) -> dict[int, list[Bar]]:
+def _short(name: str) -> str:
+    """Return what tells a pipeline from others, in a few letters."""
+    held = re.search(r"holds='(\w+)'", name)
+    return held[1] if held else name.partition("(")[0].removesuffix("Pipeline")
+
+
+def _first_block(
+    trace: Trace | GpuTrace,
+) -> tuple[Any, str, dict[str, Stages], list[tuple[float, float]]]:
+    """Return the first block with a pipeline: its index, the unit of times, stages and stores."""
+    if isinstance(trace, Trace):
+        first = next((e.run for e in trace.events if _STAGE.fullmatch(e.label)), None)
+        if first is not None:
+            events = [event for event in trace.events if event.run == first]
+            names = dict.fromkeys(m[3] for e in events if (m := _STAGE.fullmatch(e.label)))
+            found: dict[str, Stages] = {name: stage_bars(events, name) for name in names}
+            return events[0].block, "simulator step", found, list(store_bars(events))
+    else:
+        for launch in trace.launches:
+            for block in launch.blocks:
+                names = dict.fromkeys(
+                    s.pipeline for s in launch.of("load", "full") if s.block == block and s.pipeline
+                )
+                found = {name: _bars_of_fills(launch, name, block) for name in names}
+                if any(found.values()):
+                    unit = "simulator step" if launch.unit == "steps" else launch.unit
+                    return block, unit, {n: bars for n, bars in found.items() if bars}, []
+    raise ValueError(
+        "timeline(): the trace has no pipeline stage: launch a kernel with a TilePipeline inside "
+        "`with tma.trace() as trace`, or inside `with simulator.record() as trace`, with "
+        "NUMBA_ENABLE_CUDASIM=1 set before Python starts"
+    )
+
+
+def _bars_of_fills(launch: Launch, pipeline: str, block: tuple[int, int, int]) -> Stages:
+    """Return the bars of each stage of a pipeline."""
+    stages: Stages = {}
+    for number, fill in enumerate(fills_of(launch, pipeline, block)):
+        bars = stages.setdefault(fill.stage, [])
+        end = max(span.end for span in launch.spans if span.block == block)
+        full = end if fill.full is None else fill.full
+        bars.append((">", fill.issued, full, number))
+        if fill.full is not None:
+            bars.append(("#", full, end if fill.released is None else fill.released, number))
+    return dict(sorted(stages.items()))
+
+
+#: Sign, begin, end, number of the fill.
+Bar = tuple[str, float, float, int | None]
+Stages = dict[int, list[Bar]]
+
+
+def stage_bars(events: list[Event], pipeline: str) -> Stages:
     """Return the bars of each stage, for every state but free."""
     changes: dict[int, list[tuple[str, int, int | None]]] = {}
     fills = 0

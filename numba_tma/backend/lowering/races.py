@@ -27,6 +27,7 @@ from numba_tma.backend.lowering.instructions import (
     is_absent,
 )
 from numba_tma.backend.lowering.operands import BELOW, OPERANDS
+from numba_tma.backend.lowering.row_operands import barrier_of, place_of, word_of
 from numba_tma.backend.lowering.waiting import WAITS, nbytes_of
 from numba_tma.device import races
 from numba_tma.host.debug import MARKER, Site, site_number
@@ -139,25 +140,6 @@ def note_of_warp(context: Context, builder: Builder, kind: Kind, *words: Value |
     _converge(context, builder)
 
 
-def _word(context: Context, builder: Builder, given: Operands, name: str) -> Any:
-    """Return an operand as the word that the instruction takes; None if it is absent."""
-    if name not in given or is_absent(given[name][0]):
-        return None
-    typ, value = given[name]
-    if isinstance(typ, types.Literal):
-        return _constant(int(typ.literal_value) & 0xFFFFFFFF)
-    return value
-
-
-def _place(context: Context, builder: Builder, given: Operands, name: str, kind: str) -> Any:
-    typ, value = given[name]
-    return OPERANDS[kind].lower(context, builder, typ, value)[0]
-
-
-def _barrier(context: Context, builder: Builder, row: Instruction, given: Operands) -> Any:
-    return _place(context, builder, given, "barrier", row.operands["barrier"])
-
-
 def _plain(value: Value | None) -> Any:
     """Return a count as a word: Numba passes it as one."""
     return _constant(1) if value is None else value
@@ -179,21 +161,21 @@ def _before(*names: str) -> Callable[[Watch], Watch]:
 
 @_before("mbarrier_init")
 def _init(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    at, count = _barrier(context, builder, row, given), _word(context, builder, given, "count")
+    at, count = barrier_of(context, builder, row, given), word_of(context, builder, given, "count")
     note(context, builder, Kind.INIT, at, count, located=at)
 
 
 @_before("mbarrier_inval")
 def _inval(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    at = _barrier(context, builder, row, given)
+    at = barrier_of(context, builder, row, given)
     note(context, builder, Kind.INVAL, at, located=at)
 
 
 @_before(*(n for n in TABLE if n.startswith(("mbarrier_arrive", "cp_async_mbarrier_arrive_noinc"))))
 def _arrive(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    at = _barrier(context, builder, row, given)
-    count = _plain(_word(context, builder, given, "count"))
-    tx_bytes = _word(context, builder, given, "tx_bytes")
+    at = barrier_of(context, builder, row, given)
+    count = _plain(word_of(context, builder, given, "count"))
+    tx_bytes = word_of(context, builder, given, "tx_bytes")
     kind = Kind.ARRIVE_COPIED if row.name.startswith("cp_async") else Kind.ARRIVE
     drops = _constant(int("drop" in row.name))  # later phases have fewer arrivals
     note(context, builder, kind, at, count, tx_bytes, drops, at)
@@ -201,15 +183,15 @@ def _arrive(row: Instruction, context: Context, builder: Builder, given: Operand
 
 @_before("mbarrier_expect_tx", "mbarrier_expect_tx_remote")
 def _expect(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    at = _barrier(context, builder, row, given)
-    nbytes = _word(context, builder, given, "tx_bytes")
+    at = barrier_of(context, builder, row, given)
+    nbytes = word_of(context, builder, given, "tx_bytes")
     note(context, builder, Kind.EXPECT, at, None, nbytes, located=at)
 
 
 @_before("mbarrier_complete_tx", "mbarrier_complete_tx_remote")
 def _complete(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    at = _barrier(context, builder, row, given)
-    nbytes = _word(context, builder, given, "tx_bytes")
+    at = barrier_of(context, builder, row, given)
+    nbytes = word_of(context, builder, given, "tx_bytes")
     note(context, builder, Kind.COMPLETE, at, None, nbytes, located=at)
 
 
@@ -220,7 +202,7 @@ def _complete(row: Instruction, context: Context, builder: Builder, given: Opera
     "cp_async_mbarrier_arrive",
 )
 def _uncounted(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    at = _barrier(context, builder, row, given)
+    at = barrier_of(context, builder, row, given)
     note(context, builder, Kind.UNCOUNTED, at, located=at)
 
 
@@ -232,10 +214,10 @@ def _is_load(name: str) -> bool:
 
 @_before(*filter(_is_load, TABLE))
 def _load(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    into = _place(context, builder, given, "destination", row.operands["destination"])
-    at = _barrier(context, builder, row, given)
+    into = place_of(context, builder, given, "destination", row.operands["destination"])
+    at = barrier_of(context, builder, row, given)
     nbytes = nbytes_of(row, given)
-    mask = _word(context, builder, given, "multicast")
+    mask = word_of(context, builder, given, "multicast")
     if mask is not None and mask.type.width < 32:
         mask = builder.zext(mask, I32)
     if nbytes is None:
@@ -256,8 +238,8 @@ def _is_store(name: str) -> bool:
 def _store(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     if row.operands["source"] != "TileAddress":
         return
-    start = _place(context, builder, given, "source", "TileAddress")
-    nbytes = _word(context, builder, given, "nbytes")
+    start = place_of(context, builder, given, "source", "TileAddress")
+    nbytes = word_of(context, builder, given, "nbytes")
     if nbytes is None and "tensor_map" in given:
         as_load = {**given, "destination": given["source"]}
         nbytes = nbytes_of(TABLE["cp_async_bulk_tensor_load"], as_load)
@@ -313,14 +295,14 @@ def _arrive_in_cluster(
 
 @_before("barrier_sync", "barrier_arrive")  # bar.sync and bar.arrive are of whole warps
 def _meet(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    number, threads = (_word(context, builder, given, n) for n in ("barrier_id", "threads"))
+    number, threads = (word_of(context, builder, given, n) for n in ("barrier_id", "threads"))
     note(context, builder, Kind.MEET, number, threads, _own_lane(context, builder))
     _converge(context, builder)
 
 
 @_before(*(n for n in TABLE if n.startswith(("cp_async_ca", "cp_async_cg"))))
 def _copy(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    into = _place(context, builder, given, "destination", row.operands["destination"])
+    into = place_of(context, builder, given, "destination", row.operands["destination"])
     nbytes = 16
     if "nbytes" in given and isinstance(given["nbytes"][0], types.Literal):
         nbytes = int(given["nbytes"][0].literal_value)
@@ -342,8 +324,8 @@ _SIZES = {"u16": 2, "u32": 4, "u64": 8, "f32": 4, "v2": 8, "v4": 16}
 def _by_address(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     if compiler.is_compiling(_WAITING):  # a wait looks at debug mode's ledger, in no order
         return
-    address = _word(context, builder, given, "location")
-    offset = _word(context, builder, given, "offset")
+    address = word_of(context, builder, given, "location")
+    offset = word_of(context, builder, given, "offset")
     if offset is not None:
         address = builder.add(address, offset)
     kind = Kind.WRITE if row.name.startswith("st") else Kind.READ
@@ -368,7 +350,7 @@ def _matrix(row: Instruction, context: Context, builder: Builder, given: Operand
     rows = matrix_rows(row.name)
     lane = emit(TABLE["laneid"], context, builder, {})
     with builder.if_then(builder.icmp_unsigned("<", lane, _constant(rows))):
-        _access(context, builder, kind, _word(context, builder, given, "row"), 16)
+        _access(context, builder, kind, word_of(context, builder, given, "row"), 16)
     _converge(context, builder)
 
 
@@ -402,27 +384,27 @@ def _after_row(
     result: Value, row: Instruction, context: Context, builder: Builder, given: Operands
 ) -> None:
     if row.name in ("mbarrier_try_wait_parity", "mbarrier_test_wait_parity"):
-        at = _barrier(context, builder, row, given)
-        parity = _word(context, builder, given, "parity")
+        at = barrier_of(context, builder, row, given)
+        parity = word_of(context, builder, given, "parity")
         with builder.if_then(result):
             note(context, builder, Kind.WAITED, at, parity, located=at)
     elif row.name in ("mbarrier_try_wait", "mbarrier_test_wait"):
-        at = _barrier(context, builder, row, given)
+        at = barrier_of(context, builder, row, given)
         with builder.if_then(result):
             note(context, builder, Kind.WAITED_OWN, at, located=at)
     elif row.name.startswith("cp_async_bulk_wait_group"):
         # Of the thread's own groups, so of the one that has committed them.
-        note_once(context, builder, Kind.DRAINED, None, _word(context, builder, given, "pending"))
+        note_once(context, builder, Kind.DRAINED, None, word_of(context, builder, given, "pending"))
     elif row.name == "cp_async_wait_group":
-        pending = _word(context, builder, given, "pending")
+        pending = word_of(context, builder, given, "pending")
         note(context, builder, Kind.COPY_DRAINED, None, pending)
     elif row.name == "cp_async_wait_all":
         note(context, builder, Kind.COPY_DRAINED, other=_constant(1))
     elif row.name == "wgmma_wait_group":
-        pending = _word(context, builder, given, "pending")
+        pending = word_of(context, builder, given, "pending")
         note_of_warp(context, builder, Kind.PRODUCT_DRAINED, None, pending)
     elif row.name == "barrier_sync":
-        note(context, builder, Kind.MET, _word(context, builder, given, "barrier_id"))
+        note(context, builder, Kind.MET, word_of(context, builder, given, "barrier_id"))
     elif row.name == "barrier_cluster_wait":
         note(context, builder, Kind.CLUSTER_WAITED)
 
@@ -508,4 +490,5 @@ if racing():
     hooks.BEFORE_WAITS.append(_converge)
     hooks.GROUPS.append(_group)
     WAITS.append(_waited)
-    compiler.watch(called=_called, labelled=_labelled, synchronises=_synchronises)
+    watching = compiler.watching(called=_called, labelled=_labelled, synchronises=_synchronises)
+    watching.__enter__()  # for the whole process

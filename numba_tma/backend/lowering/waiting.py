@@ -18,6 +18,7 @@ from numba_tma.backend.compiler import (
     signature,
     types,
 )
+from numba_tma.backend.lowering import hooks
 from numba_tma.backend.lowering.instructions import HOOKS, Operands, emit, is_absent
 from numba_tma.device import waiting as w
 from numba_tma.host import debug
@@ -97,6 +98,17 @@ def _type_wait(
 
 
 def _lower_wait(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
+    barrier, _, site, *_ = sig.args
+    begun = [begin(context, builder) for begin, _ in hooks.AROUND_WAITS]
+    result = _lower_bare_wait(context, builder, sig, args)
+    for (_, end), at in zip(hooks.AROUND_WAITS, begun):
+        end(builder, at, barrier, args[0], site.static[0])
+    return result
+
+
+def _lower_bare_wait(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     barrier, _, site, *_ = sig.args
     value = site.static[0]
     if not value.is_bounded:

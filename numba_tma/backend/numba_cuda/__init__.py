@@ -57,6 +57,7 @@ from numba_tma.backend.numba_cuda.functions import (
 from numba_tma.backend.numba_cuda.guards import ARGUMENTS
 from numba_tma.backend.numba_cuda.kernel_globals import load_use_flag, set_use_flags
 from numba_tma.backend.numba_cuda.kernels import (
+    FINISHED,
     I32,
     I64,
     allocate_shared,
@@ -79,7 +80,7 @@ from numba_tma.backend.numba_cuda.objects import NativeMethod, describe, native_
 from numba_tma.backend.numba_cuda.registration import LOWERED, register_declared
 from numba_tma.backend.numba_cuda.targeting import compiling_for
 from numba_tma.backend.numba_cuda.vectors import OPERATORS, VectorType, pack, unpack
-from numba_tma.backend.numba_cuda.watching import current_line, is_compiling, watch
+from numba_tma.backend.numba_cuda.watching import current_line, is_compiling, watching
 
 #: The writer of a function's LLVM, for annotations.
 Builder: TypeAlias = ir.IRBuilder
@@ -90,6 +91,7 @@ Value: TypeAlias = ir.Value
 __all__ = [
     "ARGUMENTS",
     "BODIES",
+    "FINISHED",
     "I32",
     "I64",
     "LOWERED",
@@ -147,5 +149,5 @@ __all__ = [
     "types",
     "typing_registry",
     "unpack",
-    "watch",
+    "watching",
 ]

@@ -23,6 +23,7 @@ from numba_tma.backend.numba_cuda.fresh import Parts, ReturnType, spill
 from numba_tma.backend.numba_cuda.kernel_globals import define_shared, define_use_flags
 from numba_tma.backend.numba_cuda.registration import LOWERED, registers
 from numba_tma.host.architectures import TMA, Targets, Version, refusal, target_of
+from numba_tma.host.tracing import compiles_traced
 
 _EMPTY = inspect.Parameter.empty
 _PLAIN = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -45,6 +46,15 @@ def compile_target() -> str:
 def _own_or_given(capability: tuple[Any, ...]) -> str:
     own = len(capability) == 2 and TMA.on(capability)
     return target_of((*capability, "a") if own else capability)
+
+
+#: What a body is compiled for beside its argument types: the target, and whether with a trace.
+Variant = tuple[str, bool]
+
+
+def compiled_variant() -> Variant:
+    """Return the variant of the functions under compilation."""
+    return compile_target(), compiles_traced()
 
 
 def exact(capability: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -162,9 +172,9 @@ class Body:
             if str(annotation).startswith("Constant[") and name != "return"
         ]
         FUNCTIONS.add(function)
-        # A dispatcher per target. The Numba type has only a weak reference to it.
-        self._dispatchers: dict[str, tuple[Any, types.Dispatcher]] = {}
-        #: The signatures of the dispatchers, which compile: by target, argument types and names.
+        # A dispatcher per variant. The Numba type has only a weak reference to it.
+        self._dispatchers: dict[Variant, tuple[Any, types.Dispatcher]] = {}
+        #: The signatures of the dispatchers, which compile: by variant, argument types and names.
         self._resolved: dict[tuple[Any, ...], Signature | None] = {}
 
     @functools.cached_property
@@ -175,11 +185,11 @@ class Body:
     @property
     def type(self) -> types.Dispatcher:
         """The Numba type of the function."""
-        target = compile_target()
-        if target not in self._dispatchers:
+        variant = compiled_variant()
+        if variant not in self._dispatchers:
             dispatcher = self._compiler()(self.function)
-            self._dispatchers[target] = dispatcher, types.Dispatcher(dispatcher)
-        return self._dispatchers[target][1]
+            self._dispatchers[variant] = dispatcher, types.Dispatcher(dispatcher)
+        return self._dispatchers[variant][1]
 
     def _compiler(self) -> Any:
         return cuda.jit(device=True, forceinline=self.function not in OUTLINED)
@@ -203,7 +213,7 @@ class Body:
         self, context: object, args: Sequence[types.Type], kws: Mapping[str, types.Type]
     ) -> Signature | None:
         """Compile the function for argument types, unless it is, and return its signature."""
-        key = (compile_target(), tuple(args), tuple(kws.items()))
+        key = (compiled_variant(), tuple(args), tuple(kws.items()))
         if key not in self._resolved:
             dispatcher = self.type.dispatcher
             pysig, folded = dispatcher.fold_argument_types(tuple(args), kws)
@@ -235,7 +245,7 @@ class Body:
             hook(context, builder, self.function)
         resolved = self._resolve(context.typing_context, sig.args, {})
         assert resolved is not None
-        compiled = self._dispatchers[compile_target()][0].overloads[tuple(resolved.args)]
+        compiled = self._dispatchers[compiled_variant()][0].overloads[tuple(resolved.args)]
         name = compiled.fndesc.llvm_func_name
         facts = known_facts(name)
         if facts.is_per_call:

@@ -40,6 +40,7 @@ from numba_tma.host.collections import without_collections
 from numba_tma.host.loop_rules import WITHOUT_SCOPES
 from numba_tma.host.progress import ticking
 from numba_tma.host.tensor_tiles import ColumnClaim
+from numba_tma.host.tracing import compiles_traced
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
@@ -153,6 +154,9 @@ def _compile_declared(pyfunc: Any, *args: Any, **kwargs: Any) -> Any:
         COMPILING.pop()
     if size:
         result.library.get_function(result.fndesc.llvm_func_name).cluster = size
+    if compiles_traced() and compiles_device_function():
+        function = result.library.get_function(result.fndesc.llvm_func_name)
+        function.attributes.add("alwaysinline")
     if pyfunc in OUTLINED:
         result.library.get_function(result.fndesc.llvm_func_name).attributes.add("noinline")
     return result
@@ -197,10 +201,14 @@ dispatcher.CUDADispatcher.compile_device = _compile_device_without_cluster
 
 
 _set_cuda_kernel = nvvm.set_cuda_kernel
+#: Called with the LLVM function of a kernel, which is complete: traces.
+FINISHED: list[Callable[[Any], None]] = []
 
 
 def _set_cuda_kernel_and_finish(function: Any) -> None:
     _set_cuda_kernel(function)
+    for finish in FINISHED:
+        finish(function)
     _annotate_tensor_maps(function)
     _annotate_cluster(function)
     _check_cluster(function)

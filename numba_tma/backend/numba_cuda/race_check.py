@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from unittest import mock
 
-from numba_tma import simulator
 from numba_tma.host import races
 from numba_tma.host.debug import _SITES, Record
 from numba_tma.host.race_judgement import races_of
+from numba_tma.simulator import label_names
 
 
 def clear() -> None:
@@ -33,22 +32,7 @@ def check_after_failure(grid: Sequence[int], cause: BaseException) -> None:
 
 
 def names_of(label: int, base: int, barriers: int) -> tuple[list[tuple[int, str]], int]:
-    """Return (shared address, name) of a pipeline's tiles and barriers, and the tiles' bytes.
-
-    The functions that name them are those that run in the simulator.
-    """
-    function, owner = races.LABELS[label - 1]
-    names: list[tuple[int, str]] = []
-
-    def label_one(address: int, text: str) -> None:
-        names.append((int(address), text.partition("(")[0]))
-
-    places = (base, barriers)[: function.__code__.co_argcount - 1]
-    with (
-        mock.patch.object(simulator, "label", label_one),
-        mock.patch.object(simulator, "labelled", lambda *_: False),
-        mock.patch.object(simulator, "name_role", lambda *_: None),
-        mock.patch.object(simulator, "read_by_all", lambda *_: None),
-    ):
-        function(owner, *places)
-    return names, int(getattr(owner, "storage_nbytes", 0))
+    """Return (shared address, name) of a pipeline's tiles and barriers, and the tiles' bytes."""
+    found = label_names.names_of(label, base, barriers)
+    names = [(at, text.partition("(")[0]) for at, text in found]
+    return names, int(getattr(races.LABELS[label - 1][1], "storage_nbytes", 0))

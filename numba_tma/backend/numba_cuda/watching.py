@@ -1,12 +1,13 @@
-"""What races mode asks of the compiler: the line under compilation, and three events of a compile.
+"""What races mode and traces ask of the compiler: the line under compilation, events of a compile.
 
-Nothing here changes a kernel unless `watch` was called.
+Nothing here changes a kernel outside of `watching`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from numba.cuda import lowering
@@ -37,13 +38,14 @@ def is_compiling(module: str) -> bool:
     return bool(COMPILING) and COMPILING[-1].__module__ == module
 
 
-def watch(
+@contextmanager
+def watching(
     *,
-    called: Callable[..., None],
+    called: Callable[..., None] | None = None,
     labelled: Callable[..., None],
     synchronises: Callable[..., None],
-) -> None:
-    """Call the functions when a kernel is compiled.
+) -> Iterator[None]:
+    """Call the functions when a kernel is compiled meanwhile.
 
     `called` (context, builder, function) before a user's function calls a body of the library;
     `labelled` (context, builder, function, sig, args) where the simulator alone has a call;
@@ -51,13 +53,21 @@ def watch(
     """
 
     def before_body(context: object, builder: object, function: object) -> None:
-        if COMPILING and COMPILING[-1] not in FUNCTIONS:
+        if called is not None and COMPILING and COMPILING[-1] not in FUNCTIONS:
             called(context, builder, function)
 
     CALLED.append(before_body)
     LABELLED.append(labelled)
-    lowering.Lower.lower_inst = _watched(lowering.Lower.lower_inst, synchronises)
-    setattr(LeanLower, "lower_inst", _watched(LeanLower.lower_inst, synchronises))  # noqa: B010
+    originals = [(cls, cls.lower_inst) for cls in (lowering.Lower, LeanLower)]
+    for cls, original in originals:
+        setattr(cls, "lower_inst", _watched(original, synchronises))  # noqa: B010
+    try:
+        yield
+    finally:
+        CALLED.remove(before_body)
+        LABELLED.remove(labelled)
+        for cls, original in originals:
+            setattr(cls, "lower_inst", original)  # noqa: B010
 
 
 def _watched(

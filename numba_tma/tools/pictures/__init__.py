@@ -24,6 +24,7 @@ SHOWN = {
     ("numba_tma.pipeline.kv", "KVPipeline"): "pipeline",
     ("numba_tma.host.fragment_layout", "FragmentLayout"): "fragment",
     ("numba_tma.simulator.trace", "Trace"): "trace",
+    ("numba_tma.tools.trace", "Trace"): "launch",
 }
 
 

@@ -7,7 +7,9 @@ this. docs/guide/testing.md shows how it is used.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,8 @@ from numba_tma.tools.pytest_plugin.worker import Worker, WorkerLost
 SECONDS = 60
 #: The same of a test in the simulator, or under compute-sanitizer.
 SLOW_SECONDS = 300
+#: Launches of a kernel that ``--tma-trace`` records of a test.
+TRACED = 4
 #: Orders that `tma_explore` goes through at most, if the marker does not say.
 LIMIT = 1_000_000
 MARKERS = (
@@ -200,6 +204,24 @@ def _worker(config: pytest.Config, simulates: bool) -> Worker:
         environment = {"NUMBA_ENABLE_CUDASIM": "1"} if simulates else {}
         workers[simulates] = Worker(arguments, environment)
     return workers[simulates]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Trace the kernels of a test, if that is asked for."""
+    folder = item.config.getoption("--tma-trace")
+    if not folder or item.get_closest_marker("tma_explore"):
+        return (yield)
+    from numba_tma.tools.trace import trace
+
+    with trace(launches=TRACED) as found:
+        result = yield
+    if found.launches:
+        path = Path(item.config.invocation_params.dir, folder)
+        path.mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"[^\w.-]+", "_", item.nodeid)
+        found.save(path / f"{name[-200:]}.json")
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)

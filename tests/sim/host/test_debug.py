@@ -12,8 +12,9 @@ from numba_tma.simulator import SimulatorError
 TILE = tma.Tile((8, 32), "f32")
 
 
-def test_the_variable_changes_nothing(monkeypatch):
-    monkeypatch.setenv("NUMBA_TMA_DEBUG", "1")
+@pytest.mark.parametrize("value", ["1", "races"])
+def test_the_variable_changes_nothing(monkeypatch, value):
+    monkeypatch.setenv("NUMBA_TMA_DEBUG", value)
     assert not debugging.__wrapped__()
     assert tma.TilePipeline(2, x=TILE, debug=True) == tma.TilePipeline(2, x=TILE)
 

@@ -92,6 +92,55 @@ def test_the_producer_stops_one_tile_early(seeds):
         assert "the producer has filled fewer stages than its consumers wait for" in text
 
 
+FEWER_FILLED, FEWER_RELEASED = (
+    "the producer has filled fewer stages than its consumers wait for",
+    "the consumers have released fewer stages than the producer fills: release each stage on every",
+)
+
+
+@seeds(2, 6)
+def test_the_cause_of_a_hang_is_named_once(seeds):
+    """A consumer that keeps stages waits for the producer, too, and no range is wrong."""
+
+    def keeps(x, n):
+        pipe = TWO.start()
+        if pipe.is_producer():
+            for tile, stage in pipe.produce(0, n):
+                x.load(stage.x, (tile, 0), stage.barrier)
+        else:
+            consumer = pipe.consumer()
+            for tile in range(n):
+                consumer.wait()
+                if tile % 2:
+                    continue
+                consumer.release()
+
+    for seed in seeds:
+        sim.seed(seed)
+        with pytest.raises(sim.Deadlock) as caught:
+            run(keeps)
+        assert FEWER_RELEASED in str(caught.value) and FEWER_FILLED not in str(caught.value)
+
+
+@seeds(2, 6)
+def test_a_load_that_is_missing_is_no_difference_of_ranges(seeds):
+    def misses(x, n):
+        pipe = TWO.start()
+        if pipe.is_producer():
+            for tile, stage in pipe.produce(0, n):
+                if tile != 3:
+                    x.load(stage.x, (tile, 0), stage.barrier)
+        else:
+            for _ in pipe.consume(0, n):
+                pass
+
+    for seed in seeds:
+        sim.seed(seed)
+        with pytest.raises(sim.Deadlock, match="128 bytes missing") as caught:
+            run(misses)
+        assert FEWER_FILLED not in str(caught.value)
+
+
 @seeds(2, 6)
 def test_the_producer_makes_one_tile_too_many(seeds):
     for seed in seeds:

@@ -66,6 +66,7 @@ def test_events():
     assert counts == {
         "issue": 4, "landed": 4, "full": 4, "arrive": 4, "wait": 4 + 1, "release": 4, "empty": 4,
         "store": 4, "store_read": 4, "store_done": 4, "exit": 2,
+        "awaited": 4 + 4, "drained": 4, "met": 1,
     }  # fmt: skip
     issue = next(e for e in trace.events if e.kind == "issue")
     assert (issue.label, issue.nbytes) == ("full[0] of Pipe(3, x)", NBYTES)

@@ -77,5 +77,23 @@ def test_a_compiler_that_ends_is_named_and_replaced(monkeypatch):
     kernel[1, 64](*checked.arguments())
 
 
+def test_an_interrupt_of_the_process_group_leaves_the_compiler_alive(monkeypatch):
+    script = """if True:
+        import os, signal
+        from tests.kernels import checked
+        launch = lambda factor: checked.copies(factor)[1, 64](*checked.arguments())
+        launch(3)
+        try:
+            os.killpg(0, signal.SIGINT)
+        except KeyboardInterrupt:
+            launch(7)
+        """
+    monkeypatch.setenv("NUMBA_TMA_SIM_COMPILES", "1")
+    done = subprocess.run(
+        [sys.executable, "-c", script], start_new_session=True, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_kernel_of_a_notebook():
     subprocess.run([sys.executable, "-"], input=checked.NOTEBOOK, text=True, check=True)

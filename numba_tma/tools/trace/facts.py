@@ -1,0 +1,266 @@
+"""What follows from a launch's spans: the fills of stages, the shares of time, bytes in flight."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from numba_tma.tools.trace.spans import WAITS, Launch, Span
+
+Block = tuple[int, int, int]
+
+
+@dataclass
+class Fill:
+    """One turn of a stage in a block: loaded, waited for, released."""
+
+    block: Block
+    stage: int
+    issued: float  #: when its first load was
+    nbytes: int = 0
+    loads: int = 0
+    full: float | None = None  #: when the first consumer's wait for it ended
+    awaited: bool = False  #: that wait began before the loads had landed
+    released: float | None = None  #: when the last consumer released it
+
+
+def fills_of(launch: Launch, pipeline: str, block: Block | None = None) -> list[Fill]:
+    """Return the fills of a pipeline's stages, in the order of their first loads.
+
+    Loads that a peer of the cluster multicasts into a block are not among the block's own.
+    """
+    stages: defaultdict[tuple[Block, int], list[Fill]] = defaultdict(list)
+    points = [
+        (span.end, span)
+        for span in launch.of("load", "full", "release", pipeline=pipeline)
+        if block in (None, span.block)
+    ]
+    for time, span in sorted(points, key=lambda point: point[0]):
+        turns = stages[span.block, span.stage]
+        if span.kind == "load":
+            if not turns or turns[-1].full is not None or turns[-1].released is not None:
+                turns.append(Fill(span.block, span.stage, time))
+            turns[-1].nbytes += span.nbytes
+            turns[-1].loads += 1
+        elif turns and span.kind == "full":
+            if turns[-1].full is None:
+                turns[-1].full = time
+                turns[-1].awaited = span.start < turns[-1].issued or span.duration > _SHORT
+        elif turns:
+            turns[-1].released = time
+    return sorted((f for turns in stages.values() for f in turns), key=lambda f: f.issued)
+
+
+_SHORT = 60  #: a wait of so many nanoseconds, or steps, may be for a stage that was full
+
+
+def in_flight_over_time(launch: Launch, block: Block, pipeline: str) -> list[tuple[float, int]]:
+    """Return times, and the bytes that were issued and not yet seen to have landed, from then on.
+
+    A consumer that comes late sees loads as in flight that have landed.
+    """
+    changes = []
+    for fill in fills_of(launch, pipeline, block):
+        changes.append((fill.issued, fill.nbytes))
+        if fill.full is not None:
+            changes.append((fill.full, -fill.nbytes))
+    return _sums(changes)
+
+
+def stages_filled_over_time(launch: Launch, block: Block, pipeline: str) -> list[tuple[float, int]]:
+    """Return times, and the stages that were loaded and not yet released, from then on."""
+    changes = []
+    for fill in fills_of(launch, pipeline, block):
+        changes.append((fill.issued, 1))
+        if fill.released is not None:
+            changes.append((fill.released, -1))
+    return _sums(changes)
+
+
+def _sums(changes: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    total, series = 0, []
+    for time, change in sorted(changes):
+        total += change
+        series.append((time, total))
+    return series
+
+
+def mean_over_time(series: list[tuple[float, int]], end: float) -> float:
+    """Return the mean of a series of steps from its first time until `end`."""
+    if not series or end <= series[0][0]:
+        return 0.0
+    ends = [*(time for time, _ in series[1:]), end]
+    area = sum(value * max(0.0, until - time) for (time, value), until in zip(series, ends))
+    return area / (end - series[0][0])
+
+
+@dataclass(frozen=True)
+class RoleShares:
+    """How the warps of a role spend their time: shares of the sum of their times."""
+
+    role: str
+    warps: int
+    time: float  #: the sum
+    shares: dict[str, float]  #: by kind of wait
+    marks: dict[str, float]  #: by name of a mark
+
+    @property
+    def working(self) -> float:
+        """The share that is not waiting."""
+        return max(0.0, 1.0 - sum(self.shares.values()))
+
+    def of(self, kind: str) -> float:
+        """Return the share of a kind of wait."""
+        return self.shares.get(kind, 0.0)
+
+
+class PipelineFacts:
+    """A pipeline of a launch, over all traced blocks."""
+
+    def __init__(self, launch: Launch, name: str) -> None:
+        self.launch, self.name = launch, name
+
+    @cached_property
+    def fills(self) -> list[Fill]:
+        """The fills of its stages."""
+        return fills_of(self.launch, self.name)
+
+    @cached_property
+    def num_stages(self) -> int:
+        """Its stages."""
+        return 1 + max((fill.stage for fill in self.fills), default=0)
+
+    @cached_property
+    def stage_nbytes(self) -> float:
+        """The bytes of a fill."""
+        return statistics.fmean(fill.nbytes for fill in self.fills) if self.fills else 0.0
+
+    @cached_property
+    def load_nbytes(self) -> float:
+        """The bytes of a load."""
+        loads = sum(fill.loads for fill in self.fills)
+        return sum(fill.nbytes for fill in self.fills) / loads if loads else 0.0
+
+    @cached_property
+    def latency(self) -> float | None:
+        """The median time from a fill's first load until a consumer, which waited, saw it full."""
+        times = [f.full - f.issued for f in self.fills if f.full is not None and f.awaited]
+        return statistics.median(times) if times else None
+
+    @cached_property
+    def in_flight(self) -> float:
+        """The mean bytes in flight in a block, from its first load to its last full stage."""
+        means = []
+        for block in dict.fromkeys(fill.block for fill in self.fills):
+            ends = [f.full for f in self.fills if f.block == block and f.full is not None]
+            if ends:
+                series = in_flight_over_time(self.launch, block, self.name)
+                means.append(mean_over_time(series, max(ends)))
+        return statistics.fmean(means) if means else 0.0
+
+    @cached_property
+    def filled(self) -> float:
+        """The mean of the stages that are loaded and not released, of a block."""
+        means = []
+        for block in dict.fromkeys(fill.block for fill in self.fills):
+            ends = [f.released for f in self.fills if f.block == block and f.released is not None]
+            if ends:
+                series = stages_filled_over_time(self.launch, block, self.name)
+                means.append(mean_over_time(series, max(ends)))
+        return statistics.fmean(means) if means else 0.0
+
+    @cached_property
+    def starved(self) -> float:
+        """The share of the consumers' time in waits for full stages, but for a block's first."""
+        consumer = self.consumer
+        if consumer is None or not consumer.time:
+            return 0.0
+        first: dict[Block, float] = {}
+        for fill in self.fills:
+            if fill.full is not None:
+                first[fill.block] = min(fill.full, first.get(fill.block, fill.full))
+        waits = self.launch.of("full", pipeline=self.name)
+        later = (s.duration for s in waits if s.end > first.get(s.block, 0.0) + _SHORT)
+        return sum(later) / consumer.time
+
+    @cached_property
+    def first_full(self) -> float:
+        """The share of a block's time until its first stage is full."""
+        shares = []
+        for span in _longest_runs(self.launch):
+            times = [f.full for f in self.fills if f.block == span.block and f.full is not None]
+            if times and span.duration:
+                shares.append((min(times) - span.start) / span.duration)
+        return statistics.fmean(shares) if shares else 0.0
+
+    @property
+    def producer(self) -> RoleShares | None:
+        """The warps that load."""
+        return self._side("load", "empty")
+
+    @property
+    def consumer(self) -> RoleShares | None:
+        """The warps that wait for full stages."""
+        return self._side("full", "full")
+
+    def _side(self, kind: str, other: str) -> RoleShares | None:
+        warps = {(s.block, s.warp) for s in self.launch.of(kind, other, pipeline=self.name)}
+        if kind == "full":
+            warps -= {(s.block, s.warp) for s in self.launch.of("load", pipeline=self.name)}
+        return shares_of(self.launch, warps) if warps else None
+
+
+def _longest_runs(launch: Launch) -> list[Span]:
+    """Return for each block the run of its longest warp."""
+    longest: dict[Block, Span] = {}
+    for span in launch.of("run"):
+        if span.block not in longest or span.duration > longest[span.block].duration:
+            longest[span.block] = span
+    return list(longest.values())
+
+
+def block_times(launch: Launch) -> dict[Block, float]:
+    """Return how long each traced block ran."""
+    return {span.block: span.duration for span in _longest_runs(launch)}
+
+
+def shares_of(launch: Launch, warps: Iterable[tuple[Block, int]]) -> RoleShares:
+    """Return how these warps spend their time."""
+    chosen = set(warps)
+    time, shares, marks = 0.0, dict.fromkeys(WAITS, 0.0), defaultdict[str, float](float)
+    for span in launch.spans:
+        if (span.block, span.warp) not in chosen:
+            continue
+        if span.kind == "run":
+            time += span.duration
+        elif span.kind in shares:
+            shares[span.kind] += span.duration
+        elif span.kind == "mark":
+            marks[span.name] += span.duration
+    roles = {launch.roles.get(key, "") for key in chosen}
+    name = "/".join(sorted(role for role in roles if role))
+    over = time or 1.0
+    return RoleShares(
+        name,
+        len(chosen),
+        time,
+        {kind: spent / over for kind, spent in shares.items() if spent},
+        {kind: spent / over for kind, spent in marks.items()},
+    )
+
+
+def roles_of(launch: Launch) -> list[RoleShares]:
+    """Return how the warps of each role spend their time."""
+    warps: defaultdict[str, set[tuple[Block, int]]] = defaultdict(set)
+    for span in launch.of("run"):
+        warps[launch.role(span)].add((span.block, span.warp))
+    return [shares_of(launch, members) for _, members in sorted(warps.items())]
+
+
+def pipelines_of(launch: Launch) -> list[PipelineFacts]:
+    """Return the pipelines whose stages were loaded or waited for."""
+    names = dict.fromkeys(s.pipeline for s in launch.of("load", "full") if s.pipeline)
+    return [PipelineFacts(launch, name) for name in names]

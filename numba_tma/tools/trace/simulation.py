@@ -1,0 +1,70 @@
+"""Events of the simulator as spans. Their time is the scheduler's steps, of each block from 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from numba_tma.simulator.trace import Event
+from numba_tma.simulator.trace import Trace as SimulatedTrace
+from numba_tma.tools.trace.decode import Place, place_of
+from numba_tma.tools.trace.spans import Launch, Span, roles_by_behaviour
+
+#: The kinds of spans, by the kinds of events.
+_KINDS = {
+    **{"issue": "load", "store": "store", "landed": "landed", "awaited": "wait"},
+    **{"release": "arrive", "arrive": "arrive", "drained": "drain", "met": "meet"},
+    **{"cluster": "cluster", "flag": "flag", "mark": "mark", "tile": "tile"},
+}
+_COPIES = ("load", "store", "landed")
+
+
+def launches_of(trace: SimulatedTrace) -> list[Launch]:
+    """Return the launches that the simulator recorded."""
+    return [_launch(trace, number) for number in range(len(trace.launches))]
+
+
+def _launch(trace: SimulatedTrace, number: int) -> Launch:
+    of = trace.launches[number]
+    runs = {run for run, (launch, _) in enumerate(trace.runs) if launch == number}
+    events = [event for event in trace.events if event.run in runs]
+    spans = sorted(_spans(events), key=lambda span: (span.start, span.end))
+    roles = roles_by_behaviour(spans)
+    for event in events:
+        if role := trace.runs[event.run][1].get(event.warp):
+            roles[event.block, event.warp] = role
+    return Launch(of.kernel, of.grid, of.block, "steps", tuple(spans), roles)
+
+
+def _spans(events: list[Event]) -> Iterator[Span]:
+    """Yield the spans of events: of ranges that several threads of a warp have, the first one's."""
+    begun: dict[tuple[int, int], int] = {}
+    first: dict[tuple[int, int, str, str], tuple[int, int, int]] = {}
+    for event in events:
+        same = event.run, event.warp, event.kind, event.label
+        first[same] = min(first.get(same, event.thread), event.thread)
+    for event in events:
+        key = event.run, event.warp
+        start = event.time if event.begun < 0 else event.begun
+        begun.setdefault(key, start)
+        kind, place = _KINDS.get(event.kind, ""), place_of(event.label) or Place("", -1, "")
+        if event.kind == "awaited" and place.what in ("full", "empty"):
+            kind = place.what
+        elif event.kind in ("release", "arrive") and place.what == "empty":
+            kind = "release"
+        # What several threads of a warp do is the first one's; each starts its own copies.
+        ours = event.thread == first[*key, event.kind, event.label] or kind in _COPIES
+        if kind and ours:
+            yield Span(
+                kind,
+                start,
+                event.time,
+                event.block,
+                event.warp,
+                name="" if kind in (*_COPIES, "release", "arrive") else event.label,
+                pipeline=place.pipeline,
+                stage=place.stage,
+                nbytes=event.nbytes if kind in _COPIES else 0,
+            )
+    last = {(event.run, event.warp): event for event in events}
+    for key, event in last.items():
+        yield Span("run", begun[key], event.time, event.block, event.warp)
