@@ -21,7 +21,7 @@ class Kind(enum.IntEnum):
     END = 2
     WAIT = 3  #: range: for a phase of the mbarrier at `place`
     ARRIVE = 4  #: on the mbarrier at `place`
-    LOAD = 5  #: of `value` bytes, issued; completes on the mbarrier at `place`
+    LOAD = 5  #: of `value` bytes in all blocks, issued; completes on the mbarrier at `place`
     STORE = 6  #: from shared memory at `place`, issued
     DRAIN = 7  #: range: for stores, until they have read shared memory or are complete
     MEET = 8  #: range: at the named barrier `place`

@@ -202,6 +202,10 @@ def _after_row(
     elif _is_bulk(name) and "destination" in row.operands and "barrier" in row.operands:
         nbytes = nbytes_of(row, given)
         place = barrier_of(context, builder, row, given)
+        mask = word_of(context, builder, given, "multicast")
+        if nbytes is not None and mask is not None:  # in each of these blocks
+            blocks = builder.zext(builder.ctpop(mask), I32) if mask.type != I32 else mask
+            nbytes = builder.mul(nbytes, blocks)
         note(builder, Site(Kind.LOAD, line=_line()), place, nbytes)
     elif _is_bulk(name) and row.operands.get("source") == "TileAddress":
         as_load = {**given, "destination": given["source"]}

@@ -232,7 +232,13 @@ def late_start(launch: Launch) -> Iterator[Verdict]:
 
 
 def _warps(launch: Launch, role: str) -> list[tuple[tuple[int, int, int], int]]:
-    return [(span.block, span.warp) for span in launch.of("run") if launch.role(span) == role]
+    """Return the warps of a role but for those that end early, as idle ones of a warpgroup do."""
+    times = block_times(launch)
+    return [
+        (span.block, span.warp)
+        for span in launch.of("run")
+        if launch.role(span) == role and span.duration > times[span.block] / 2
+    ]
 
 
 def _meetings(launch: Launch) -> dict[str, tuple[float, int]]:
@@ -240,6 +246,8 @@ def _meetings(launch: Launch) -> dict[str, tuple[float, int]]:
     found = {}
     for role in dict.fromkeys(launch.role(span) for span in launch.of("run")):
         warps = _warps(launch, role)
+        if not warps:
+            continue
         waits = dict.fromkeys((warp for _, warp in warps), 0.0)
         for span in launch.of("meet"):
             if span.warp in waits:
