@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba_tma.tools.pictures.svg import HUES, Picture
 from numba_tma.tools.trace import Trace
 from numba_tma.tools.trace.facts import fills_of
-from numba_tma.tools.trace.spans import Launch, Span
+from numba_tma.tools.trace.spans import Span, TracedLaunch
 
 _WIDTH, _ROW, _LEFT, _PIPELINES = 760, 18, 130, 4
 #: What a range is drawn as: its name in the legend, and its hue.
@@ -39,7 +39,7 @@ def draw(trace: Trace) -> str:
 class _Drawing:
     """The picture of a block, from its first span on, for as long as it can be read."""
 
-    def __init__(self, launch: Launch, spans: list[Span]) -> None:
+    def __init__(self, launch: TracedLaunch, spans: list[Span]) -> None:
         self.launch, self.spans, self.block = launch, spans, spans[0].block
         ranges = sorted(s.end for s in spans if s.kind in _SHOWN or s.kind in _ALIKE)
         self.start = min(span.start for span in spans)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from numba_tma.tools.trace.facts import Block, in_flight_over_time, stages_filled_over_time
-from numba_tma.tools.trace.spans import RANGES, Launch, Span
+from numba_tma.tools.trace.spans import RANGES, Span, TracedLaunch
 
 _GAP = 1.0  #: microseconds between two launches, whose true distance is unknown
 #: What is kept of a launch as it is.
@@ -21,7 +21,7 @@ _FIELDS = (
 _NAMES = {"full": "wait full", "empty": "wait empty", "products": "wait products"}
 
 
-def events_of(launches: list[Launch]) -> dict[str, Any]:
+def events_of(launches: list[TracedLaunch]) -> dict[str, Any]:
     """Return the file's content. A process is a block, a thread is a warp, a time is in us.
 
     A step of the simulator counts as a nanosecond.
@@ -39,7 +39,7 @@ def events_of(launches: list[Launch]) -> dict[str, Any]:
     return told | {"otherData": {"launches": [_described(launch) for launch in launches]}}
 
 
-def _described(launch: Launch) -> dict[str, Any]:
+def _described(launch: TracedLaunch) -> dict[str, Any]:
     """Return what a launch is beside its spans."""
     return {name: getattr(launch, name) for name in _FIELDS} | {
         "blocks": [[*block, launch.processors.get(block, -1)] for block in launch.blocks],
@@ -47,7 +47,7 @@ def _described(launch: Launch) -> dict[str, Any]:
     }
 
 
-def launches_of(content: dict[str, Any]) -> list[Launch]:
+def launches_of(content: dict[str, Any]) -> list[TracedLaunch]:
     """Return the launches of a file's content, which `events_of` has made."""
     try:
         described = content["otherData"]["launches"]
@@ -66,10 +66,10 @@ def launches_of(content: dict[str, Any]) -> list[Launch]:
         raise ValueError(f"it is no trace that Trace.save has written: {error!r}") from None
 
 
-def _launch(told: dict[str, Any], spans: list[Span]) -> Launch:
+def _launch(told: dict[str, Any], spans: list[Span]) -> TracedLaunch:
     fields = {name: told[name] for name in _FIELDS if name != "duration"}
     fields |= {name: tuple(told[name]) for name in ("grid", "block")}
-    return Launch(
+    return TracedLaunch(
         **fields,
         spans=tuple(spans),
         roles={((x, y, z), warp): role for x, y, z, warp, role in told["roles"]},
@@ -93,7 +93,9 @@ def _span(event: dict[str, Any], block: Block, start: float) -> Span:
     )
 
 
-def _names(launch: Launch, numbers: dict[tuple[int, int, int], int]) -> Iterator[dict[str, Any]]:
+def _names(
+    launch: TracedLaunch, numbers: dict[tuple[int, int, int], int]
+) -> Iterator[dict[str, Any]]:
     for block, process in numbers.items():
         on = f" on SM {launch.processors[block]}" if block in launch.processors else ""
         name = f"{launch.kernel} block {block}{on}"
@@ -104,7 +106,7 @@ def _names(launch: Launch, numbers: dict[tuple[int, int, int], int]) -> Iterator
         yield {"ph": "M", "name": "thread_name", **where, "args": {"name": name}}
 
 
-def _event(launch: Launch, span: Span, process: int, start: float) -> dict[str, Any]:
+def _event(launch: TracedLaunch, span: Span, process: int, start: float) -> dict[str, Any]:
     name = span.name if span.kind == "mark" else _NAMES.get(span.kind, span.kind)
     if span.kind == "tile":
         name = f"tile {span.name}"
@@ -129,7 +131,7 @@ def _event(launch: Launch, span: Span, process: int, start: float) -> dict[str, 
 
 
 def _counters(
-    launch: Launch, numbers: dict[tuple[int, int, int], int], start: float
+    launch: TracedLaunch, numbers: dict[tuple[int, int, int], int], start: float
 ) -> Iterator[dict[str, Any]]:
     for block, process in numbers.items():
         for pipeline in dict.fromkeys(s.pipeline for s in launch.of("load") if s.block == block):

@@ -14,7 +14,7 @@ from numba_tma.host.driver import (
     wait_for_device,
 )
 from numba_tma.tools.trace.decode import decode
-from numba_tma.tools.trace.spans import Launch
+from numba_tma.tools.trace.spans import TracedLaunch
 
 if TYPE_CHECKING:
     from numba_tma.tools.trace import Trace
@@ -29,7 +29,7 @@ class GpuRecorder:
         self._trace, self._blocks, self._nbytes, self._most = trace, blocks, nbytes, launches
 
     def launch(self, traced: tracing.Traced, run: Callable[[], None]) -> None:
-        """Launch, wait for the kernel's end, and read its rings."""
+        """TracedLaunch, wait for the kernel's end, and read its rings."""
         known = sum(launch.kernel == traced.name for launch in self._trace.launches)
         if self._most is not None and known >= self._most:
             self._trace.left_out[traced.name] = self._trace.left_out.get(traced.name, 0) + 1
@@ -56,7 +56,7 @@ class GpuRecorder:
         rate = device_attribute(device, "MEMORY_CLOCK_RATE") * 2
         bandwidth = rate * device_attribute(device, "GLOBAL_MEMORY_BUS_WIDTH") / 8 * 1e-6
         self._trace.launches.append(
-            Launch(
+            TracedLaunch(
                 kernel=traced.name,
                 grid=traced.grid,
                 block=traced.block,

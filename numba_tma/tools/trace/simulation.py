@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from numba_tma.simulator.trace import Event
-from numba_tma.simulator.trace import Trace as SimulatedTrace
-from numba_tma.tools.trace.decode import Place, place_of
-from numba_tma.tools.trace.spans import Launch, Span, roles_by_behaviour
+from numba_tma.simulator.trace import Event, EventTrace
+from numba_tma.tools.trace.decode import SharedPlace, place_of
+from numba_tma.tools.trace.spans import Span, TracedLaunch, roles_by_behaviour
 
 #: The kinds of spans, by the kinds of events.
 _KINDS = {
@@ -18,12 +17,12 @@ _KINDS = {
 _COPIES = ("load", "store", "landed")
 
 
-def launches_of(trace: SimulatedTrace) -> list[Launch]:
+def launches_of(trace: EventTrace) -> list[TracedLaunch]:
     """Return the launches that the simulator recorded."""
     return [_launch(trace, number) for number in range(len(trace.launches))]
 
 
-def _launch(trace: SimulatedTrace, number: int) -> Launch:
+def _launch(trace: EventTrace, number: int) -> TracedLaunch:
     of = trace.launches[number]
     runs = {run for run, (launch, _) in enumerate(trace.runs) if launch == number}
     events = [event for event in trace.events if event.run in runs]
@@ -32,7 +31,7 @@ def _launch(trace: SimulatedTrace, number: int) -> Launch:
     for event in events:
         if role := trace.runs[event.run][1].get(event.warp):
             roles[event.block, event.warp] = role
-    return Launch(of.kernel, of.grid, of.block, "steps", tuple(spans), roles)
+    return TracedLaunch(of.kernel, of.grid, of.block, "steps", tuple(spans), roles)
 
 
 def _spans(events: list[Event]) -> Iterator[Span]:
@@ -46,7 +45,7 @@ def _spans(events: list[Event]) -> Iterator[Span]:
         key = event.run, event.warp
         start = event.time if event.begun < 0 else event.begun
         begun.setdefault(key, start)
-        kind, place = _KINDS.get(event.kind, ""), place_of(event.label) or Place("", -1, "")
+        kind, place = _KINDS.get(event.kind, ""), place_of(event.label) or SharedPlace("", -1, "")
         if event.kind == "awaited" and place.what in ("full", "empty"):
             kind = place.what
         elif event.kind in ("release", "arrive") and place.what == "empty":

@@ -72,7 +72,7 @@ def test_events():
     assert (issue.label, issue.nbytes) == ("full[0] of Pipe(3, x)", NBYTES)
     moved = {(e.kind, e.nbytes) for e in trace.events}
     loads, stores = ("issue", "landed", "arrive"), ("store", "store_read", "store_done")
-    without = ("full", "empty", "wait", "release", "exit")
+    without = ("full", "empty", "wait", "release", "exit", "awaited", "drained", "met")
     assert moved == {(k, NBYTES) for k in (*loads, *stores)} | {(k, 0) for k in without}
     assert (issue.block, issue.thread, issue.warp) == ((0, 0, 0), (0, 0, 0), 0)
     times = [e.time for e in trace.events]
@@ -122,7 +122,7 @@ def test_stages_are_listed_by_number_and_stores_last():
 def happened(*steps):
     """Return a trace of one block's events: (kind, label) at times 100, 101, ..."""
     corner = (0, 0, 0)
-    return sim.Trace(
+    return sim.EventTrace(
         [sim.Event(0, 100 + i, corner, corner, 0, *step, NBYTES) for i, step in enumerate(steps)]
     )
 
