@@ -21,6 +21,7 @@ from tests import (
     instruction_table,
     matrix_table,
     schedule_page,
+    trace_page,
 )
 from tests.kernels.golden_kernels import GOLDENS, arch, compiled
 
@@ -121,7 +122,10 @@ def golden(name: str) -> str:
 
 def main() -> None:
     """Write the pages and every golden, and remove those of kernels that are shipped no more."""
-    pages = (api_page, instruction_table, matrix_table, schedule_page, gallery_page, explorer_facts)
+    pages = (
+        *(api_page, instruction_table, matrix_table, schedule_page, gallery_page),
+        *(explorer_facts, trace_page),
+    )
     for page in pages:
         if page.write():
             print(f"wrote {page.FILE.relative_to(ROOT)}")

@@ -19,6 +19,7 @@ _SHOWN = {
 }
 _ALIKE = {"wait": "full", "flag": "full", "cluster": "meet"}
 _STAGES = {"loading": HUES[4], "being read": HUES[2]}
+_NAME = 140  #: letters of a pipeline's name
 _NARROW = 0.4  #: pixels of a range that is left out
 _MOST = 400  #: ranges that are drawn
 
@@ -95,7 +96,7 @@ class _Drawing:
         return y + _ROW
 
     def _stages(self, made: Picture, name: str, y: float) -> float:
-        made.text(0, y + 12, name)
+        made.text(0, y + 12, name if len(name) <= _NAME else f"{name[: _NAME - 3]}...")
         y += 24
         rows: dict[int, float] = {}
         fills = fills_of(self.launch, name, self.block)

@@ -150,12 +150,16 @@ def small_stages(launch: TracedLaunch) -> Iterator[Verdict]:
 @_rule
 def compute_bound(launch: TracedLaunch) -> Iterator[Verdict]:
     """Consumers set the pace: the producer waits for empty stages."""
+    said = set()
     for facts in pipelines_of(launch):
         consumer, producer = facts.consumer, facts.producer
         if consumer is None or producer is None:
             continue
         if producer.of("empty") < 2 * NOTABLE or facts.starved >= NOTABLE:
             continue
+        if (producer.role, consumer.role) in said:  # of another pipeline of the same warps
+            continue
+        said.add((producer.role, consumer.role))
         marks = sorted(consumer.marks.items(), key=lambda mark: -mark[1])[:1]
         where = "".join(f"; {spent:.0%} of it is {mark!r}" for mark, spent in marks)
         if consumer.of("products") >= NOTABLE:
