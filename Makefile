@@ -6,6 +6,7 @@ RUN := $(VENV)/bin/python
 # pytest workers: every core compiles.
 JOBS ?= logical
 FAST := and not slow
+SITE := docs/_build/html
 # How long random calls are made, and the seed they are drawn from.
 SECONDS ?= 60
 SEED ?= 0
@@ -16,7 +17,7 @@ INSTALL := pip install -qq --no-compile
 # Neighbouring tests stay in one process, where they share what they have compiled.
 PYTEST = $(RUN) -m pytest -q -n $(JOBS) --dist worksteal
 
-.PHONY: help demo notebooks test test-all test-cpu test-sim gpu bench goldens mutants fuzz lint clean
+.PHONY: help demo notebooks test test-all test-cpu test-sim gpu bench docs goldens mutants fuzz lint clean
 .DELETE_ON_ERROR:
 
 help:
@@ -26,6 +27,7 @@ help:
 	@echo "make test-all the same with more seeds and shapes"
 	@echo "make gpu      run the tests that need a GPU"
 	@echo "make bench    measure against torch on this GPU (installs torch)"
+	@echo "make docs     build the documentation's site (installs Sphinx)"
 	@echo "make goldens  write the kernels' reviewed PTX and docs/reference/instructions.md anew"
 	@echo "make mutants  put small bugs into the library one at a time: which of them does no test notice?"
 	@echo "make fuzz     make random calls for SECONDS=60 (in the simulator where there is no GPU)"
@@ -61,6 +63,13 @@ gpu: $(VENV)/installed
 bench: $(VENV)-bench/installed
 	$(VENV)-bench/bin/python -m numba_tma bench
 
+# Without the package: the pages that come from it are committed, and so are the notebooks' outputs.
+# -E: every page has the contents, so all are written anew.
+docs: $(VENV)-docs/installed
+	$(VENV)-docs/bin/python -m sphinx -E -q -W --keep-going -c docs . $(SITE)
+	@echo "$(SITE)/index.html is the site; the explorer needs a server:" \
+		"$(PYTHON) -m http.server --directory $(SITE)"
+
 goldens: $(VENV)/installed
 	$(RUN) -m tests.update_goldens
 
@@ -75,7 +84,7 @@ lint: $(VENV)/installed-dev
 	$(RUN) -m mypy
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-docs docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment is made anew when what it is made from has changed.
@@ -95,6 +104,13 @@ $(VENV)/installed-notebooks: $(VENV)/installed
 $(VENV)-bench/installed: pyproject.toml
 	$(call create,$(VENV)-bench)
 	$(VENV)-bench/bin/python -m $(INSTALL) -e '.[cu13,bench]'
+	@touch $@
+
+# The extra alone: Sphinx reads the pages, and does not import the package.
+$(VENV)-docs/installed: pyproject.toml constraints.txt
+	$(call create,$(VENV)-docs)
+	$(VENV)-docs/bin/python -m $(INSTALL) -c constraints.txt $$($(PYTHON) -c \
+		"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
 	@touch $@
 
 define create

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numba_tma as tma
+from numba_tma.host.lazy_names import homes_of
 
 FILE = Path(__file__).parents[1] / "docs" / "reference" / "api.md"
 #: Rooms of the package whose names are listed: heading and what stands below it.
@@ -38,10 +39,29 @@ made by methods of other classes: kernels use it and do not import it.
 """
 
 
+def names() -> dict[str, Any]:
+    """Return the public names and what they are."""
+    return {name: getattr(tma, name) for name in sorted(dir(tma), key=str.lower)}
+
+
 def public() -> dict[str, Any]:
-    """Return the public names and what they are, without modules and constants."""
-    found = {name: getattr(tma, name) for name in sorted(tma.__all__, key=str.lower)}
-    return {name: thing for name, thing in found.items() if callable(thing)}
+    """Return the public functions and classes."""
+    return {name: thing for name, thing in names().items() if callable(thing)}
+
+
+def others() -> dict[str, str]:
+    """Return the other public names, modules and constants, with what is said of them."""
+    found = names()
+    return {name: _remark(name, found[name]) for name in found.keys() - public().keys()}
+
+
+def _remark(name: str, thing: Any) -> str:
+    """Return the first paragraph of a module's docstring, or the comment above a constant."""
+    if inspect.ismodule(thing):
+        return (inspect.getdoc(thing) or "").split("\n\n")[0]
+    home = importlib.import_module(homes_of(tma.__file__)[name])
+    above = re.search(rf"((?:^#: .*\n)+){name}\b", inspect.getsource(home), re.M)
+    return above[1].replace("#: ", "").rstrip() if above else ""
 
 
 def classes() -> dict[str, type]:
@@ -142,14 +162,24 @@ class _Words:
 
 def prose(thing: Any) -> str:
     """Return a docstring as Markdown: its sections as lists."""
-    text = inspect.getdoc(thing) or ""
+    text = re.sub(r"::\n\n((?: {4}.*\n?|\n)+)", _code, inspect.getdoc(thing) or "")
     first, *sections = re.split(r"^([A-Z][\w ]+)\n-{3,}\n", text, flags=re.M)
     parts = [first.strip()]
     for title, body in zip(sections[::2], sections[1::2]):
-        items = re.split(r"^(?=\S)", body.strip("\n"), flags=re.M)
-        lines = [_item(item) for item in items if item.strip()]
-        parts.append(f"*{title}*\n\n" + "\n".join(lines))
-    return "\n\n".join(parts).replace("``", "`")
+        parts.append(f"*{title}*\n\n{_section(body.strip())}")
+    return re.sub(r"(?<!`)``(?!`)", "`", "\n\n".join(parts))
+
+
+def _code(block: re.Match[str]) -> str:
+    return f":\n\n```python\n{textwrap.dedent(block[1]).strip()}\n```\n\n"
+
+
+def _section(body: str) -> str:
+    """Return a section as a list, or as a session of Python."""
+    if body.startswith(">>>"):
+        return f"```pycon\n{body}\n```"
+    items = re.split(r"^(?=\S)", body, flags=re.M)
+    return "\n".join(_item(item) for item in items if item.strip())
 
 
 def _item(item: str) -> str:
@@ -185,6 +215,9 @@ def page() -> str:
         names = [name for name, thing in everything.items() if room(thing) == key]
         lines += [f"## {title}\n", f"{about}\n"]
         lines += [entry(name, everything[name]) for name in sorted(names, key=str.lower)]
+    lines.append("## Modules and constants\n")
+    for name, about in sorted(others().items()):
+        lines.append(f"### `tma.{name}`\n\n{about}\n".replace("``", "`"))
     assert {room(thing) for thing in everything.values()} <= ROOMS.keys()
     return "\n".join(lines).rstrip() + "\n"
 

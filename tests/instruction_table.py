@@ -89,9 +89,9 @@ HEAD = """\
 # Instructions
 
 `numba_tma.ptx` has one function per PTX instruction. `make goldens` writes this page from the table
-of instructions; a test fails when the page is stale. [`ptx/`](../../ptx) shows the instructions as
-commented PTX that `ptxas` assembles. `help(tma.ptx.NAME)` says who executes an instruction and what
-it orders.
+of instructions; a test fails when the page is stale. [`ptx/`](../../ptx/README.md) shows the
+instructions as commented PTX that `ptxas` assembles. `help(tma.ptx.NAME)` says who executes an
+instruction and what it orders.
 
 - In the PTX, a word without `%` is the operand of that name, and `N` is the number of dimensions.
   `<...>` is one of the values that are listed for the operand. Text in `{.`...`}` or `{, `...`}` is

@@ -28,6 +28,7 @@ MOST_STEPS = 1_000_000
 START_NANOSECONDS = 10**18  # of the clock, which counts from 1970
 STEP_NANOSECONDS = 10**9  # of an instruction: the waits of debug mode end soon
 CYCLES = 2  # in a nanosecond
+START_CYCLES = 5 << 32
 
 #: What is logged. Of these, the first operand of those in RESULTS is written.
 LOGGED = {
@@ -309,7 +310,7 @@ class _Thread:
         for step in range(MOST_STEPS):
             elapsed = step * self.machine.step
             self.registers["%globaltimer"] = START_NANOSECONDS + elapsed
-            self.registers["%clock64"] = CYCLES * elapsed
+            self.registers["%clock64"] = START_CYCLES + CYCLES * elapsed
             guard, name, kind, modifiers, operands, scope = self.function.code[self.next]
             self.next += 1
             if guard and self.read(guard.lstrip("!")) == guard.startswith("!"):

@@ -14,16 +14,16 @@ from numba_tma.host.trace_records import (
     RECORDS,
     SIDE_COUNT,
     SIDE_RECORDS,
-    Site,
+    RecordSite,
     label_slot,
     number_of,
 )
-from numba_tma.tools.trace import Launch, Span
+from numba_tma.tools.trace import Span, TracedLaunch
 
 WORD = (1 << 32) - 1
 
 
-def record(clock: int, time: int, site: Site, place: int = 0, value: int = 0) -> Any:
+def record(clock: int, time: int, site: RecordSite, place: int = 0, value: int = 0) -> Any:
     """Return a record as a kernel writes it, at 64 bits of the clock and of the timer."""
     mixed = clock >> 32 ^ time & WORD ^ time >> 32
     return np.array((clock & WORD, mixed & WORD, number_of(site), place >> 3, value), RECORD)
@@ -60,13 +60,13 @@ def ring(
 BLOCK = (0, 0, 0)
 
 
-def launch(*spans: Span, roles: dict[int, str] | None = None, **given: Any) -> Launch:
+def launch(*spans: Span, roles: dict[int, str] | None = None, **given: Any) -> TracedLaunch:
     """Return a launch of these spans; roles are by warp, the same in each block."""
     blocks = dict.fromkeys(span.block for span in spans)
     named = {(b, warp): role for b in blocks for warp, role in (roles or {}).items()}
     fields = {"kernel": "kernel", "grid": (1, 1, 1), "block": (64, 1, 1), "unit": "ns"} | given
     ordered = tuple(sorted(spans, key=lambda span: (span.start, span.end)))
-    return Launch(**fields, spans=ordered, roles=named)
+    return TracedLaunch(**fields, spans=ordered, roles=named)
 
 
 PIPE = "TilePipeline(2, x=Tile((8, 32), f32, NONE))"

@@ -10,7 +10,7 @@ import numpy as np
 
 from numba_tma.backend.numba_cuda import traced
 from numba_tma.host.trace_buffer import Sampling, launch_address
-from numba_tma.host.trace_records import LAUNCH, RECORD_NBYTES, RECORDS, SITES, Site
+from numba_tma.host.trace_records import LAUNCH, RECORD_NBYTES, RECORDS, SITES, RecordSite
 from numba_tma.tools.testing import compile_ptx
 from tests.ptx_machine import Machine
 
@@ -24,7 +24,7 @@ def compiled(kernel: Any, signature: Any, cc: Any = HOPPER) -> str:
         return compile_ptx(kernel, signature, cc=cc)
 
 
-def sites(ptx: str) -> list[Site]:
+def sites(ptx: str) -> list[RecordSite]:
     """Return the sites of the records, in the order of the code."""
     return [SITES[int(number)] for number in re.findall(r"or\.b32 h, h, (\d+);", ptx)]
 

@@ -14,7 +14,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 from numba_tma.tools.testing import find_tool, instructions, ptxas
-from tests import api_page, gallery_page, instruction_table, matrix_table, schedule_page
+from tests import (
+    api_page,
+    explorer_facts,
+    gallery_page,
+    instruction_table,
+    matrix_table,
+    schedule_page,
+    trace_page,
+)
 from tests.kernels.golden_kernels import GOLDENS, arch, compiled
 
 ROOT = Path(__file__).parents[1]
@@ -114,7 +122,11 @@ def golden(name: str) -> str:
 
 def main() -> None:
     """Write the pages and every golden, and remove those of kernels that are shipped no more."""
-    for page in (api_page, instruction_table, matrix_table, schedule_page, gallery_page):
+    pages = (
+        *(api_page, instruction_table, matrix_table, schedule_page, gallery_page),
+        *(explorer_facts, trace_page),
+    )
+    for page in pages:
         if page.write():
             print(f"wrote {page.FILE.relative_to(ROOT)}")
     if problem := difference():

@@ -2,8 +2,8 @@
 
 Each warp of the traced blocks has a ring of records in global memory, which it alone writes to. A
 record has the clock of the multiprocessor, the GPU's global timer, and a number under which the
-compiler has entered what happens there (`Site`). A wait, and every other range, is one record, made
-at its end.
+compiler has entered what happens there (`RecordSite`). A wait, and every other range, is one
+record, made at its end.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class Kind(enum.IntEnum):
+class RecordKind(enum.IntEnum):
     """What a record is. A range's `value` is its duration, in units of `UNIT` cycles."""
 
     BEGIN = 1  #: of a warp
     END = 2
     WAIT = 3  #: range: for a phase of the mbarrier at `place`
     ARRIVE = 4  #: on the mbarrier at `place`
-    LOAD = 5  #: of `value` bytes, issued; completes on the mbarrier at `place`
+    LOAD = 5  #: of `value` bytes in all blocks, issued; completes on the mbarrier at `place`
     STORE = 6  #: from shared memory at `place`, issued
     DRAIN = 7  #: range: for stores, until they have read shared memory or are complete
     MEET = 8  #: range: at the named barrier `place`
@@ -64,20 +64,20 @@ LAUNCH = np.dtype(
 )
 
 
-class Site(NamedTuple):
+class RecordSite(NamedTuple):
     """What a record's number stands for, as it was known when the kernel was compiled."""
 
-    kind: Kind
+    kind: RecordKind
     what: str = ""  #: of a wait: its purpose; of a mark: its name
     role: str = ""
     line: str = ""  #: "kernel.py:12"; of the user, or of a shipped kernel
 
 
-SITES: list[Site] = [Site(Kind.MARK, "more places than a trace has numbers for")]
-_NUMBERS: dict[Site, int] = {}
+SITES: list[RecordSite] = [RecordSite(RecordKind.MARK, "more places than a trace has numbers for")]
+_NUMBERS: dict[RecordSite, int] = {}
 
 
-def number_of(site: Site) -> int:
+def number_of(site: RecordSite) -> int:
     """Return the number of a site in records."""
     number = _NUMBERS.get(site)
     if number is None:

@@ -187,5 +187,5 @@ from numba_tma.simulator.thread_instructions import trace_step as trace_step
 from numba_tma.simulator.thread_instructions import warp_id as warp_id
 from numba_tma.simulator.thread_instructions import yield_turn as yield_turn
 from numba_tma.simulator.trace import Event as Event
-from numba_tma.simulator.trace import Trace as Trace
+from numba_tma.simulator.trace import EventTrace as EventTrace
 from numba_tma.simulator.trace import record as record

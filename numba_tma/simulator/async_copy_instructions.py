@@ -9,7 +9,7 @@ from numba_tma.simulator.copy_rules import global_view
 from numba_tma.simulator.errors import BadOperand, BarrierMisuse
 from numba_tma.simulator.global_memory import accessed
 from numba_tma.simulator.mbarrier_instructions import change
-from numba_tma.simulator.protocol import ArriveAfterCopies, AwaitCopies, CopyAsync, Span
+from numba_tma.simulator.protocol import ArriveAfterCopies, AwaitCopies, ByteSpan, CopyAsync
 from numba_tma.simulator.thread import current
 
 
@@ -42,7 +42,7 @@ def cp_async(what: str, dst: int, src: Bytes, nbytes: int, src_size: int) -> Non
     copy = AsyncCopy(thread, copies.issue(), address, source, nbytes)
     if thread.log is not None:
         copy.content = thread.log.new_fill()
-        into = Span(cta.rank, address, address + nbytes)
+        into = ByteSpan(cta.rank, address, address + nbytes)
         thread.note(CopyAsync, copy.number, copy.content, into)
     cta.scheduler.start_copy(copy)
     cta.scheduler.point()

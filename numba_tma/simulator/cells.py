@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from numba_tma.simulator.protocol import CopyAsync, Issue, IssueStore, Log, Run, Span, Touch
+from numba_tma.simulator.protocol import ByteSpan, CopyAsync, Issue, IssueStore, Log, Run, Touch
 
 Kind = Literal["read", "change", "write"]
 
@@ -33,10 +33,10 @@ class Cells:
 
     def __init__(self, run: Run, classes: Sequence[Sequence[Log]]) -> None:
         self._run = run
-        self.spans: list[Span] = []
+        self.spans: list[ByteSpan] = []
         moved = dict.fromkeys(span for log in run.logs for span in _moved(log))
         self._copied = _Cuts(moved)
-        self._atoms: dict[Span, int] = {}
+        self._atoms: dict[ByteSpan, int] = {}
         for span in moved:  # a cell each, although perhaps no thread reads it
             self.of(span)
         #: The accesses, by class and place in its program.
@@ -51,7 +51,7 @@ class Cells:
                         self._place(touch, number, slot, plain)
         self._place_plain(plain)
 
-    def of(self, span: Span) -> list[int]:
+    def of(self, span: ByteSpan) -> list[int]:
         """Return the cells of bytes that a copy moves."""
         return [self._cell(atom) for atom in self._copied.atoms(span)]
 
@@ -66,7 +66,7 @@ class Cells:
         row, place = (content >> 32) - 1, content & 0xFFFFFFFF
         return self._writes.setdefault((self._class_of[row], place), self.order(content))
 
-    def _cell(self, atom: Span) -> int:
+    def _cell(self, atom: ByteSpan) -> int:
         cell = self._atoms.setdefault(atom, len(self.spans))
         if cell == len(self.spans):
             self.spans.append(atom)
@@ -86,7 +86,7 @@ class Cells:
     def _place_plain(self, plain: Mapping[Touch, set[tuple[int, int]]]) -> None:
         """Find the cells of bytes that several classes, and no copy, use."""
         cuts = _Cuts(touch.span for touch in plain)
-        users: defaultdict[Span, set[tuple[int, int, bool, int]]] = defaultdict(set)
+        users: defaultdict[ByteSpan, set[tuple[int, int, bool, int]]] = defaultdict(set)
         for touch, places in plain.items():
             for atom in cuts.atoms(touch.span):
                 content = self._written_by(touch.written_by)
@@ -107,7 +107,7 @@ class Cells:
                     self.accesses[number, slot].add(access)
 
 
-def _moved(log: Log) -> Iterable[Span]:
+def _moved(log: Log) -> Iterable[ByteSpan]:
     """Return the bytes that a thread's copies read and write."""
     for operation in log.operations:
         match operation:
@@ -125,7 +125,7 @@ def _moved(log: Log) -> Iterable[Span]:
 class _Cuts:
     """Bytes cut where any of some spans begins or ends."""
 
-    def __init__(self, spans: Iterable[Span]) -> None:
+    def __init__(self, spans: Iterable[ByteSpan]) -> None:
         ends: defaultdict[int, dict[int, int]] = defaultdict(dict)
         for rank, start, stop in set(spans):
             ends[rank][start] = ends[rank].get(start, 0) + 1
@@ -140,7 +140,7 @@ class _Cuts:
                 covered.append(depth > 0)
             self._covered[rank] = covered
 
-    def atoms(self, span: Span) -> list[Span]:
+    def atoms(self, span: ByteSpan) -> list[ByteSpan]:
         """Return the pieces between cuts that `span` touches and some span covers."""
         rank, start, stop = span
         cuts = self._cuts.get(rank, [])
@@ -150,5 +150,5 @@ class _Cuts:
             if cuts[index] >= stop:
                 break
             if cuts[index + 1] > start and self._covered[rank][index]:
-                found.append(Span(rank, cuts[index], cuts[index + 1]))
+                found.append(ByteSpan(rank, cuts[index], cuts[index + 1]))
         return found

@@ -30,7 +30,14 @@ from numba_tma.simulator.errors import BadOperand
 from numba_tma.simulator.fence_instructions import check_fenced
 from numba_tma.simulator.global_memory import accessed, box_of
 from numba_tma.simulator.map_uses import uses_of
-from numba_tma.simulator.protocol import AwaitStores, Issue, IssueStore, Span, Transfer, Unmodelled
+from numba_tma.simulator.protocol import (
+    AwaitStores,
+    ByteSpan,
+    Issue,
+    IssueStore,
+    Transfer,
+    Unmodelled,
+)
 from numba_tma.simulator.thread import SimulatedThread, current
 
 if TYPE_CHECKING:
@@ -350,7 +357,7 @@ def _load(
     nbytes: int,
     tx_bytes: int,
     read: Callable[[], Bytes],
-    source: Span | None = None,
+    source: ByteSpan | None = None,
     swizzle: Swizzle | None = None,
     ignored: tuple[int, int] = (0, 0),
 ) -> None:
@@ -372,14 +379,14 @@ def _load(
     scheduler.point()
 
 
-def note_issue(thread: SimulatedThread, loads: Sequence[Load], source: Span | None) -> None:
+def note_issue(thread: SimulatedThread, loads: Sequence[Load], source: ByteSpan | None) -> None:
     """Add copies into shared memory to the issuing thread's log."""
     if thread.log is None:
         return
     transfers = []
     for load in loads:
         load.content = thread.log.new_fill()
-        into = Span(load.into.rank, load.address, load.address + load.nbytes)
+        into = ByteSpan(load.into.rank, load.address, load.address + load.nbytes)
         transfers.append(Transfer(load.content, into, load.barrier.place, load.tx_bytes, source))
     thread.note(Issue, tuple(transfers))
 
@@ -422,7 +429,7 @@ def _transfer(
 
     if thread.log is not None:
         thread.log.read(thread.cta, source, nbytes)
-    span = Span(thread.cta.rank, source, source + nbytes)
+    span = ByteSpan(thread.cta.rank, source, source + nbytes)
     _load(thread, [Arrival(owner, barrier)], address, nbytes, nbytes, read, span)
 
 
@@ -443,7 +450,7 @@ def _store(
     groups.add(store)
     if thread.log is not None:
         thread.log.read(cta, address, nbytes)
-        thread.note(IssueStore, groups.stores, Span(cta.rank, address, address + nbytes))
+        thread.note(IssueStore, groups.stores, ByteSpan(cta.rank, address, address + nbytes))
     cta.emit(thread, "store", cta.memory.describe(address, nbytes), nbytes)
     cta.scheduler.start_copy(store)
     cta.scheduler.point()

@@ -37,7 +37,7 @@ from numba_tma.simulator.report import deadlock_report
 from numba_tma.simulator.scheduler import Scheduler
 from numba_tma.simulator.shared_arrays import Index, Shared, element
 from numba_tma.simulator.thread import SimulatedThread, current
-from numba_tma.simulator.trace import Launch
+from numba_tma.simulator.trace import SimulatedLaunch
 from numba_tma.simulator.trace import active as recorded_trace
 
 #: Held by the launch that runs: numba's simulator has one at a time.
@@ -126,8 +126,8 @@ class BlockManager:
         if not any(grid_point):
             begin_launch(recorded=has_dependent_launchers())
             if (trace := recorded_trace()) is not None:
-                name = self._kernel.__name__
-                trace.launches.append(Launch(name, tuple(self._grid_dim), tuple(self._block_dim)))
+                launch = tuple(self._grid_dim), tuple(self._block_dim)
+                trace.launches.append(SimulatedLaunch(self._kernel.__name__, *launch))
         queue = _launch_queue(grid_point, self._grid_dim, extents)
         if not queue.begin(grid_point):
             return  # a running block has taken its place

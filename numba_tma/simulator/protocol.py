@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Place = tuple[int, int]
 
 
-class Span(NamedTuple):
+class ByteSpan(NamedTuple):
     """Bytes of a block's shared memory."""
 
     rank: int
@@ -81,10 +81,10 @@ class Transfer:
     """A copy into shared memory that completes `nbytes` on a barrier, perhaps from `source`."""
 
     content: int
-    into: Span
+    into: ByteSpan
     barrier: Place
     nbytes: int
-    source: Span | None
+    source: ByteSpan | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class IssueStore:
     """A store, the thread's `number`-th: the copy engine reads its source some time later."""
 
     number: int
-    source: Span
+    source: ByteSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class CopyAsync:
 
     number: int
     content: int
-    into: Span
+    into: ByteSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Multiply:
     """A tcgen05 product or copy: it may read `sources` until the thread's `commit`-th commit."""
 
     commit: int
-    sources: tuple[Span, ...]
+    sources: tuple[ByteSpan, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def without_warp(place: tuple[int, Hashable]) -> tuple[int, Hashable]:
 class Touch(NamedTuple):
     """A generic access to bytes, with the copy that filled them and the last write in them."""
 
-    span: Span
+    span: ByteSpan
     writes: bool
     filled_by: int
     written_by: int
@@ -243,7 +243,7 @@ class Log:
         if nbytes > 4:
             cuts += (np.flatnonzero(np.diff(fills) | np.diff(writers)) + 1).tolist()
         for first, last in zip(cuts, [*cuts[1:], nbytes]):
-            span = Span(cta.rank, address + first, address + last)
+            span = ByteSpan(cta.rank, address + first, address + last)
             self.touches[-1].add(Touch(span, writes, int(fills[first]), int(writers[first])))
 
 
@@ -282,7 +282,7 @@ class Run:
         name = memory.label(address) or f"mbarrier at {address}"
         return name + self._of_block(rank)
 
-    def span_name(self, span: Span) -> str:
+    def span_name(self, span: ByteSpan) -> str:
         """Return the text of the object that contains these bytes."""
         rank, start, stop = span
         return self.blocks[rank].memory.describe(start, stop - start) + self._of_block(rank)

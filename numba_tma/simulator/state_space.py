@@ -57,6 +57,7 @@ from numba_tma.simulator.protocol import (
     AwaitCopies,
     AwaitMeeting,
     AwaitStores,
+    ByteSpan,
     CommitProducts,
     CopyAsync,
     CountBytes,
@@ -69,7 +70,6 @@ from numba_tma.simulator.protocol import (
     Multiply,
     Operation,
     Run,
-    Span,
     Transfer,
     Wait,
 )
@@ -154,7 +154,7 @@ class StateSpace:
     def _on(self, components: Sequence[int], effect: Effect) -> Effects:
         return [(component, self._table(effect)) for component in components]
 
-    def _cells_of(self, span: Span) -> list[int]:
+    def _cells_of(self, span: ByteSpan) -> list[int]:
         return [self._first_cell + cell for cell in self._cells.of(span)]
 
     # A thread's accesses between operations.

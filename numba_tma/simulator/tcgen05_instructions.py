@@ -26,7 +26,7 @@ from numba_tma.simulator.errors import (
     TensorMemoryMisuse,
     UninitializedRead,
 )
-from numba_tma.simulator.protocol import Multiply, Span
+from numba_tma.simulator.protocol import ByteSpan, Multiply
 from numba_tma.simulator.tcgen05_descriptor import ProductShape, product_shape
 from numba_tma.simulator.tcgen05_operands import (
     Place,
@@ -354,7 +354,7 @@ def _start(
         read = [(cta, *run) for cta in blocks for place, _ in sources for run in _merged(place)]
         for cta, address, nbytes in read:
             thread.log.read(cta, address, nbytes)
-        spans = [Span(cta.rank, address, address + nbytes) for cta, address, nbytes in read]
+        spans = [ByteSpan(cta.rank, address, address + nbytes) for cta, address, nbytes in read]
         thread.note(Multiply, queue.commits + 1, tuple(spans))
     scheduler = thread.cta.scheduler
     scheduler.start_copy(queue.issue(what, execute))

@@ -54,7 +54,7 @@ def role(label: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Launch:
+class SimulatedLaunch:
     """A launch of a kernel that was recorded."""
 
     kernel: str
@@ -63,16 +63,16 @@ class Launch:
 
 
 @dataclass(repr=False)
-class Trace:
+class EventTrace:
     """The events of all blocks that ran while this was recorded."""
 
     events: list[Event] = field(default_factory=list)
-    launches: list[Launch] = field(default_factory=list)
+    launches: list[SimulatedLaunch] = field(default_factory=list)
     #: Of each run: its launch, and the names of its warps' roles, which the kernel gives.
     runs: list[tuple[int, dict[int, str]]] = field(default_factory=list)
 
     def __repr__(self) -> str:
-        return f"Trace({len(self.events)} events)"
+        return f"EventTrace({len(self.events)} events)"
 
     def begin_run(self, roles: dict[int, str]) -> int:
         """Return the number of a block's run that begins now."""
@@ -141,15 +141,15 @@ def _timeline(events: list[Event], pipeline: str) -> str:
 _recording = threading.local()
 
 
-def active() -> Trace | None:
+def active() -> EventTrace | None:
     """Return the trace that the calling host thread records."""
     return getattr(_recording, "trace", None)
 
 
 @contextmanager
-def record() -> Iterator[Trace]:
+def record() -> Iterator[EventTrace]:
     """Record the events of kernels that this host thread launches inside the ``with`` block."""
-    outer, _recording.trace = active(), Trace()
+    outer, _recording.trace = active(), EventTrace()
     try:
         yield _recording.trace
     finally:

@@ -14,9 +14,8 @@ import numpy as np
 
 from numba_tma.host.annotations import DeviceArray
 from numba_tma.host.layout import Tile
-from numba_tma.simulator.trace import _STAGE, _STATES, Event, Trace
-from numba_tma.tools.trace import Launch
-from numba_tma.tools.trace import Trace as GpuTrace
+from numba_tma.simulator.trace import _STAGE, _STATES, Event, EventTrace
+from numba_tma.tools.trace import Trace, TracedLaunch
 from numba_tma.tools.trace.facts import fills_of
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ LINE = 128  # bytes that all 32 banks hold side by side
 GROUPS = LINE // CHUNK
 MAX_LINES = 16  # every swizzle repeats after 8 lines
 TEXT = {"fontsize": 9, "color": "#303030"}
-#: Meanings and colours of the signs of `Trace.timeline`; "." is free and not drawn.
+#: Meanings and colours of the signs of `EventTrace.timeline`; "." is free and not drawn.
 STATES = {">": ("loading", "#9ecae1"), "=": ("full", "#fdd0a2"), "#": ("being read", "#74c476")}
 STORING = ("being stored", "#bcbddc")
 
@@ -104,7 +103,7 @@ def places_of_chunks(tile: Tile) -> tuple[IntArray, IntArray]:
 
 
 def timeline(
-    trace: Trace | GpuTrace,
+    trace: EventTrace | Trace,
     ax: Axes | None = None,
     pipelines: str | Sequence[str] | None = None,
 ) -> Axes:
@@ -194,10 +193,10 @@ def _short(name: str) -> str:
 
 
 def _first_block(
-    trace: Trace | GpuTrace,
+    trace: EventTrace | Trace,
 ) -> tuple[Any, str, dict[str, Stages], list[tuple[float, float]]]:
     """Return the first block with a pipeline: its index, the unit of times, stages and stores."""
-    if isinstance(trace, Trace):
+    if isinstance(trace, EventTrace):
         first = next((e.run for e in trace.events if _STAGE.fullmatch(e.label)), None)
         if first is not None:
             events = [event for event in trace.events if event.run == first]
@@ -221,7 +220,7 @@ def _first_block(
     )
 
 
-def _bars_of_fills(launch: Launch, pipeline: str, block: tuple[int, int, int]) -> Stages:
+def _bars_of_fills(launch: TracedLaunch, pipeline: str, block: tuple[int, int, int]) -> Stages:
     """Return the bars of each stage of a pipeline."""
     stages: Stages = {}
     for number, fill in enumerate(fills_of(launch, pipeline, block)):

@@ -9,7 +9,7 @@ from numba_tma.backend import compiler
 from numba_tma.backend.compiler import I32, Builder, Context, Signature, Value, ir, signature, types
 from numba_tma.backend.lowering import tracing
 from numba_tma.device import marks
-from numba_tma.host.trace_records import Kind, Site
+from numba_tma.host.trace_records import RecordKind, RecordSite
 from numba_tma.host.tracing import compiles_traced
 
 U32 = types.uint32
@@ -24,20 +24,20 @@ def _lower_end_mark(
 ) -> Any:
     if compiles_traced():
         name = compiler.static_of(sig.args[0], "end_mark(name=...)")
-        tracing.note(builder, Site(Kind.MARK, name), begun=args[1])
+        tracing.note(builder, RecordSite(RecordKind.MARK, name), begun=args[1])
     return context.get_dummy_value()
 
 
 def _lower_flag(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     if compiles_traced():
         site = compiler.static_of(sig.args[0], "waited_for_flag(site=...)")
-        tracing.note(builder, Site(Kind.FLAG, site.what, site.role), begun=args[1])
+        tracing.note(builder, RecordSite(RecordKind.FLAG, site.what, site.role), begun=args[1])
     return context.get_dummy_value()
 
 
 def _lower_tile(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
     if compiles_traced():
-        tracing.note(builder, Site(Kind.TILE), value=args[0])
+        tracing.note(builder, RecordSite(RecordKind.TILE), value=args[0])
     return context.get_dummy_value()
 
 

@@ -30,8 +30,8 @@ from numba_tma.host.trace_records import (
     SIDE_CAPACITY,
     SIDE_COUNT,
     SIDE_RECORDS,
-    Kind,
-    Site,
+    RecordKind,
+    RecordSite,
     label_slot,
     number_of,
 )
@@ -124,14 +124,14 @@ def clock(builder: Builder) -> Any:
 
 def note(
     builder: Builder,
-    site: Site,
+    site: RecordSite,
     place: Value | None = None,
     value: Value | None = None,
     begun: Value | None = None,
 ) -> None:
     """Emit a record. `place` is a shared address; `begun` is the clock at a range's begin."""
     text = _NOTE.format(
-        late=_LATE if site.kind in (Kind.MEET, Kind.CLUSTER) else "",
+        late=_LATE if site.kind in (RecordKind.MEET, RecordKind.CLUSTER) else "",
         value="mov.b32 v, $1;" if begun is None else _RANGE,
         site=number_of(site),
         records=RECORDS,
@@ -160,22 +160,22 @@ def _enclose(function: ir.Function) -> None:
     entry = ir.IRBuilder(function.entry_basic_block)
     entry.position_at_start(function.entry_basic_block)
     _asm(entry, _VOID, _ENTER.format(launch=launch_address(), counters=COUNTERS))
-    note(entry, Site(Kind.BEGIN))
+    note(entry, RecordSite(RecordKind.BEGIN))
     for basic_block in function.blocks:
         if isinstance(basic_block.terminator, ir.Ret):
             end = ir.IRBuilder(basic_block)
             end.position_before(basic_block.terminator)
-            note(end, Site(Kind.END))
+            note(end, RecordSite(RecordKind.END))
 
 
 # --------------------------------------------------------------------------------- rows
 
 #: Ranges: the rows that wait.
 _WAITS = {
-    **{n: Kind.DRAIN for n in TABLE if n.startswith("cp_async_bulk_wait_group")},
-    **dict.fromkeys(("cp_async_wait_group", "cp_async_wait_all"), Kind.DRAIN),
-    **{"barrier_sync": Kind.MEET, "barrier_cluster_wait": Kind.CLUSTER},
-    "wgmma_wait_group": Kind.PRODUCT,
+    **{n: RecordKind.DRAIN for n in TABLE if n.startswith("cp_async_bulk_wait_group")},
+    **dict.fromkeys(("cp_async_wait_group", "cp_async_wait_all"), RecordKind.DRAIN),
+    **{"barrier_sync": RecordKind.MEET, "barrier_cluster_wait": RecordKind.CLUSTER},
+    "wgmma_wait_group": RecordKind.PRODUCT,
 }
 #: The clocks at which the ranges that are being emitted begin.
 _begun: list[Value] = []
@@ -194,22 +194,26 @@ def _after_row(
         place = None
         if name == "barrier_sync":
             place = _numbered(builder, word_of(context, builder, given, "barrier_id"))
-        note(builder, Site(_WAITS[name], line=_line()), place, begun=_begun.pop())
+        note(builder, RecordSite(_WAITS[name], line=_line()), place, begun=_begun.pop())
     elif name.startswith(("mbarrier_arrive", "tcgen05_commit", "cp_async_mbarrier_arrive")):
         if "expect_tx" not in name:  # the loads that follow say when a stage is filled
             place = barrier_of(context, builder, row, given)
-            note(builder, Site(Kind.ARRIVE, line=_line()), place)
+            note(builder, RecordSite(RecordKind.ARRIVE, line=_line()), place)
     elif _is_bulk(name) and "destination" in row.operands and "barrier" in row.operands:
         nbytes = nbytes_of(row, given)
         place = barrier_of(context, builder, row, given)
-        note(builder, Site(Kind.LOAD, line=_line()), place, nbytes)
+        mask = word_of(context, builder, given, "multicast")
+        if nbytes is not None and mask is not None:  # in each of these blocks
+            blocks = builder.zext(builder.ctpop(mask), I32) if mask.type != I32 else mask
+            nbytes = builder.mul(nbytes, blocks)
+        note(builder, RecordSite(RecordKind.LOAD, line=_line()), place, nbytes)
     elif _is_bulk(name) and row.operands.get("source") == "TileAddress":
         as_load = {**given, "destination": given["source"]}
         nbytes = word_of(context, builder, given, "nbytes")
         if nbytes is None and "tensor_map" in given:
             nbytes = nbytes_of(TABLE["cp_async_bulk_tensor_load"], as_load)
         place = place_of(context, builder, given, "source", "TileAddress")
-        note(builder, Site(Kind.STORE, line=_line()), place, nbytes)
+        note(builder, RecordSite(RecordKind.STORE, line=_line()), place, nbytes)
 
 
 def _is_bulk(name: str) -> bool:
@@ -227,7 +231,7 @@ def _wait_ends(
     builder: Builder, begun: Value, barrier: types.Type, value: Value, site: debug.Site
 ) -> None:
     place = compiler.get_field(builder, barrier, value, "address")
-    what = Site(Kind.WAIT, site.what, site.role, _line())
+    what = RecordSite(RecordKind.WAIT, site.what, site.role, _line())
     note(builder, what, place, begun=begun)
 
 
@@ -237,12 +241,12 @@ def _products_are_awaited(context: Context, builder: Builder) -> None:
 
 def _grouped(context: Context, builder: Builder, pending: int | None) -> None:
     if pending is not None:
-        note(builder, Site(Kind.PRODUCT, line=_line()), begun=_begun.pop())
+        note(builder, RecordSite(RecordKind.PRODUCT, line=_line()), begun=_begun.pop())
 
 
 def _synchronises(context: Context, builder: Builder, after: bool) -> None:
     if after:
-        note(builder, Site(Kind.MEET, line=_line()), begun=_begun.pop())
+        note(builder, RecordSite(RecordKind.MEET, line=_line()), begun=_begun.pop())
     else:
         _begun.append(clock(builder))
 

@@ -52,7 +52,7 @@ _compile_device = CUDADispatcher.compile_device
 
 
 @functools.wraps(_compile_device)
-def _compile_device_anew(self: CUDADispatcher, *args: Any, **kwargs: Any) -> Any:
+def _compile_device_anew(self: CUDADispatcher, *args: object, **kwargs: object) -> Any:
     """Compile a device function; with a trace, not take the code without one."""
     if tracing.compiles_traced() and self.py_func not in FUNCTIONS and self not in _set_aside:
         _set_aside[self] = dict(self.overloads)
@@ -66,7 +66,7 @@ CUDADispatcher.compile_device = _compile_device_anew
 class TracedDispatcher(CUDADispatcher):
     """A kernel that is compiled with a trace."""
 
-    def compile(self, sig: Any) -> Any:
+    def compile(self, sig: object) -> Any:
         """Compile for argument types."""
         with compiling():
             return super().compile(sig)
@@ -109,7 +109,9 @@ class TracedLauncher(CompiledLauncher):
             recorder.launch(of, self._guarded(bound))
 
 
-def launch(recorder: tracing.Recorder, launcher: CompiledLauncher, arguments: Any) -> None:
+def launch(
+    recorder: tracing.Recorder, launcher: CompiledLauncher, arguments: tuple[Any, ...]
+) -> None:
     """Launch the traced kernel of a launcher."""
     given = launcher.grid, launcher.block, launcher.cluster, launcher.stream, launcher.pdl
     TracedLauncher(twin_of(launcher.kernel), *given).trace(recorder, arguments)

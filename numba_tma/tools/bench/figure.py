@@ -16,8 +16,14 @@ SHOWN = (
     ("rmsnorm", "bf16 32768 x 4096", "RMSNorm, 32768 x 4096"),
     ("column_sum", "bf16 32768 x 8192", "sum of columns, 32768 x 8192"),
 )
-WIDTH, LEFT, RIGHT, TOP, STEP = 860, 230, 600, 58, 34  #: of the picture, in pixels
+WIDTH, LEFT, RIGHT, TOP, STEP = 980, 230, 600, 58, 34  #: of the picture, in pixels
 LARGEST = 1.2  #: the share that the axis ends with
+#: Colours on a light page, and on a dark one.
+STYLE = (
+    "text{fill:#303030}line{stroke:#303030}.card{fill:white}.won{fill:#2a7f62}.lost{fill:#c0504d}"
+    "@media(prefers-color-scheme:dark){text{fill:#d8d8d8}line{stroke:#d8d8d8}.card{fill:#15181c}"
+    ".won{fill:#4fb58f}.lost{fill:#e07b77}}"
+)
 
 
 def shares(row: Row) -> tuple[float, str]:
@@ -49,15 +55,16 @@ def draw(results: Results) -> str:
     heading = f"{results['gpu']}, {dates(results)}, bf16: rate over that of the fastest peer"
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 10}" '
-        'font-family="sans-serif" font-size="13" fill="#303030">',
-        f'<rect width="{WIDTH}" height="{bottom + 10}" fill="white"/>',
+        'font-family="sans-serif" font-size="13">',
+        f"<style>{STYLE}</style>",
+        f'<rect class="card" width="{WIDTH}" height="{bottom + 10}"/>',
         label(12, 22, heading),
     ]
     for i, (title, row) in enumerate(rows):
         lines += _bar(TOP + STEP * i, title, row)
     one = _x(1)
     lines += [
-        f'<line x1="{one}" x2="{one}" y1="{TOP - 14}" y2="{bottom}" stroke="#303030"/>',
+        f'<line x1="{one}" x2="{one}" y1="{TOP - 14}" y2="{bottom}"/>',
         label(one, TOP - 18, "1.00", "middle"),
         "</svg>",
     ]
@@ -85,10 +92,10 @@ def _is_rate(row: Row) -> bool:
 def _bar(y: int, title: str, row: Row) -> list[str]:
     share, peer = shares(row)
     rate = f"{row['numba_tma']:,.0f} {row['unit']}, {share:.2f} of {peer}"
-    colour = "#2a7f62" if share >= 1 else "#c0504d"
+    side = "won" if share >= 1 else "lost"
     return [
         label(LEFT - 10, y + 15, title, "end"),
-        f'<rect x="{LEFT}" y="{y}" width="{_x(share) - LEFT}" height="20" fill="{colour}"/>',
+        f'<rect class="{side}" x="{LEFT}" y="{y}" width="{_x(share) - LEFT}" height="20"/>',
         label(RIGHT + 10, y + 15, rate),
     ]
 

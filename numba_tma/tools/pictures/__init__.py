@@ -23,7 +23,7 @@ SHOWN = {
     ("numba_tma.pipeline.store", "StorePipeline"): "pipeline",
     ("numba_tma.pipeline.kv", "KVPipeline"): "pipeline",
     ("numba_tma.host.fragment_layout", "FragmentLayout"): "fragment",
-    ("numba_tma.simulator.trace", "Trace"): "trace",
+    ("numba_tma.simulator.trace", "EventTrace"): "trace",
     ("numba_tma.tools.trace", "Trace"): "launch",
 }
 

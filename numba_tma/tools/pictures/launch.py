@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba_tma.tools.pictures.svg import HUES, Picture
 from numba_tma.tools.trace import Trace
 from numba_tma.tools.trace.facts import fills_of
-from numba_tma.tools.trace.spans import Launch, Span
+from numba_tma.tools.trace.spans import Span, TracedLaunch
 
 _WIDTH, _ROW, _LEFT, _PIPELINES = 760, 18, 130, 4
 #: What a range is drawn as: its name in the legend, and its hue.
@@ -19,6 +19,7 @@ _SHOWN = {
 }
 _ALIKE = {"wait": "full", "flag": "full", "cluster": "meet"}
 _STAGES = {"loading": HUES[4], "being read": HUES[2]}
+_NAME = 140  #: letters of a pipeline's name
 _NARROW = 0.4  #: pixels of a range that is left out
 _MOST = 400  #: ranges that are drawn
 
@@ -39,7 +40,7 @@ def draw(trace: Trace) -> str:
 class _Drawing:
     """The picture of a block, from its first span on, for as long as it can be read."""
 
-    def __init__(self, launch: Launch, spans: list[Span]) -> None:
+    def __init__(self, launch: TracedLaunch, spans: list[Span]) -> None:
         self.launch, self.spans, self.block = launch, spans, spans[0].block
         ranges = sorted(s.end for s in spans if s.kind in _SHOWN or s.kind in _ALIKE)
         self.start = min(span.start for span in spans)
@@ -95,7 +96,7 @@ class _Drawing:
         return y + _ROW
 
     def _stages(self, made: Picture, name: str, y: float) -> float:
-        made.text(0, y + 12, name)
+        made.text(0, y + 12, name if len(name) <= _NAME else f"{name[: _NAME - 3]}...")
         y += 24
         rows: dict[int, float] = {}
         fills = fills_of(self.launch, name, self.block)

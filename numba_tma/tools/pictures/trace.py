@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numba_tma.simulator.trace import _STAGE, Event, Trace
+from numba_tma.simulator.trace import _STAGE, Event, EventTrace
 from numba_tma.tools.pictures.svg import HUES, Picture
 from numba_tma.tools.plot import STATES, STORING, stage_bars, store_bars
 
@@ -10,7 +10,7 @@ _WIDTH, _ROW, _LEFT, _PIPELINES = 620, 22, 62, 4
 _HUES = dict(zip(STATES, HUES))
 
 
-def draw(trace: Trace) -> str:
+def draw(trace: EventTrace) -> str:
     """Draw the pipelines of the first block that ran one, a row for each stage."""
     found = [(event.run, match[3]) for event in trace.events
              if (match := _STAGE.fullmatch(event.label))]  # fmt: skip

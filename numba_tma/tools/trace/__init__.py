@@ -14,9 +14,10 @@ from numba_tma.host.environment import simulated
 from numba_tma.kernels._host.memo import forget_all
 from numba_tma.simulator.trace import record
 from numba_tma.tools.trace.chrome import events_of
+from numba_tma.tools.trace.chrome import launches_of as read
 from numba_tma.tools.trace.simulation import launches_of
-from numba_tma.tools.trace.spans import Launch as Launch
 from numba_tma.tools.trace.spans import Span as Span
+from numba_tma.tools.trace.spans import TracedLaunch as TracedLaunch
 from numba_tma.tools.trace.summary import Summary as Summary
 from numba_tma.tools.trace.verdicts import Verdict as Verdict
 
@@ -27,12 +28,23 @@ class Trace:
     """The launches that `trace` has recorded. In Jupyter it is a picture of the first one."""
 
     def __init__(self) -> None:
-        self.launches: list[Launch] = []
+        self.launches: list[TracedLaunch] = []
         self.left_out: dict[str, int] = {}  #: by kernel: launches beyond the limit
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file of the Chrome trace event format, for Perfetto or chrome://tracing."""
-        Path(path).write_text(json.dumps(events_of(self.launches)), encoding="utf-8")
+        content = json.dumps(events_of(self.launches), separators=(",", ":"))
+        Path(path).write_text(content, encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trace:
+        """Return the trace of a file that `save` has written; a ValueError says that it is none."""
+        found = cls()
+        try:
+            found.launches = read(json.loads(Path(path).read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ValueError(f"Trace.load({str(path)!r}): {error}") from None
+        return found
 
     def summary(self) -> Summary:
         """Return where the time went, and what limits each launch; its text is a table.
@@ -47,7 +59,7 @@ class Trace:
         return f"<trace of {len(self.launches)} launches ({names}): {spans:,} spans>"
 
 
-def _keep(trace: Trace, launches: list[Launch], most: int | None) -> None:
+def _keep(trace: Trace, launches: list[TracedLaunch], most: int | None) -> None:
     """Put launches into a trace, of each kernel at most so many."""
     for launch in launches:
         if most is None or sum(known.kernel == launch.kernel for known in trace.launches) < most:

@@ -13,8 +13,8 @@ from numba_tma.host.trace_buffer import Sampling
 from numba_tma.host.trace_records import (
     SITES,
     UNIT,
-    Kind,
-    Site,
+    RecordKind,
+    RecordSite,
     counters_of,
     labels_of,
     origin_of,
@@ -25,25 +25,27 @@ from numba_tma.simulator.label_names import names_of
 from numba_tma.tools.trace.spans import Span, roles_by_behaviour
 
 _KINDS = {
-    Kind.ARRIVE: "arrive",
-    Kind.LOAD: "load",
-    Kind.STORE: "store",
-    Kind.DRAIN: "drain",
-    Kind.MEET: "meet",
-    Kind.CLUSTER: "cluster",
-    Kind.PRODUCT: "products",
-    Kind.FLAG: "flag",
-    Kind.TILE: "tile",
-    Kind.MARK: "mark",
+    RecordKind.ARRIVE: "arrive",
+    RecordKind.LOAD: "load",
+    RecordKind.STORE: "store",
+    RecordKind.DRAIN: "drain",
+    RecordKind.MEET: "meet",
+    RecordKind.CLUSTER: "cluster",
+    RecordKind.PRODUCT: "products",
+    RecordKind.FLAG: "flag",
+    RecordKind.TILE: "tile",
+    RecordKind.MARK: "mark",
 }
 #: What has a place in shared memory.
-_PLACED = {Kind.WAIT, Kind.ARRIVE, Kind.LOAD, Kind.STORE}
-_NAMES = {Kind.TILE: "{value}", Kind.MEET: "barrier {place}"}
+_PLACED = {RecordKind.WAIT, RecordKind.ARRIVE, RecordKind.LOAD, RecordKind.STORE}
+_NAMES = {RecordKind.TILE: "{value}", RecordKind.MEET: "barrier {place}"}
 _RANGES = {
-    Kind.WAIT, Kind.DRAIN, Kind.MEET, Kind.CLUSTER, Kind.PRODUCT, Kind.FLAG, Kind.MARK,
-}  # fmt: skip
+    *(RecordKind.WAIT, RecordKind.DRAIN, RecordKind.MEET, RecordKind.CLUSTER),
+    *(RecordKind.PRODUCT, RecordKind.FLAG, RecordKind.MARK),
+}
 
-class Place(NamedTuple):
+
+class SharedPlace(NamedTuple):
     """What lies at a shared address: of which pipeline, which stage, and "full", "empty", ..."""
 
     what: str
@@ -51,7 +53,7 @@ class Place(NamedTuple):
     pipeline: str
 
 
-_NOWHERE = Place("", -1, "")
+_NOWHERE = SharedPlace("", -1, "")
 
 
 class Decoded(NamedTuple):
@@ -64,7 +66,7 @@ class Decoded(NamedTuple):
     pipelines: dict[str, Any]
 
 
-def place_of(text: str) -> Place | None:
+def place_of(text: str) -> SharedPlace | None:
     """Return the place that a label names: ``full[2] of TilePipeline(...)``.
 
     A sub-stage of a `KVPipeline` is filled and released by itself: each is a pipeline here.
@@ -75,12 +77,10 @@ def place_of(text: str) -> Place | None:
     pipeline = match[3]
     if (found := re.search(r"\b(sub-stage \d+ of )?\w+\(.*", pipeline)) is not None:
         pipeline = found[0]  # of "x of CircularBuffer(..."
-    return Place(match[1], int(match[2]), pipeline)
+    return SharedPlace(match[1], int(match[2]), pipeline)
 
 
-def decode(
-    rings: np.ndarray[Any, Any], sampling: Sampling, grid: tuple[int, ...]
-) -> Decoded:
+def decode(rings: np.ndarray[Any, Any], sampling: Sampling, grid: tuple[int, ...]) -> Decoded:
     """Return the spans of all rings, in nanoseconds from the first record."""
     parts = [
         (number, records, lost)
@@ -114,11 +114,9 @@ def decode(
     return Decoded(moved, roles, processors, dropped, pipelines)
 
 
-def _without_ends(
-    records: np.ndarray[Any, Any], lost: int
-) -> tuple[np.ndarray[Any, Any], int]:
+def _without_ends(records: np.ndarray[Any, Any], lost: int) -> tuple[np.ndarray[Any, Any], int]:
     """Return records of lanes other than 0 without their ends: a warp runs as long as lane 0."""
-    ends = [SITES[site].kind is Kind.END for site in records["site"]]
+    ends = [SITES[site].kind is RecordKind.END for site in records["site"]]
     return records[~np.array(ends, bool)], lost
 
 
@@ -184,9 +182,9 @@ def _index_of(linear: int, grid: tuple[int, ...]) -> tuple[int, int, int]:
     return linear % width, linear // width % height, linear // (width * height)
 
 
-def _places(ring: np.ndarray[Any, Any], pipelines: dict[str, Any]) -> dict[int, Place]:
+def _places(ring: np.ndarray[Any, Any], pipelines: dict[str, Any]) -> dict[int, SharedPlace]:
     """Return what lies at the addresses over 8 that the labels of a ring name."""
-    places: dict[int, Place] = {}
+    places: dict[int, SharedPlace] = {}
     for number, base, barriers in labels_of(ring):
         owner = races.LABELS[number - 1][1]
         for address, text in names_of(number, base, barriers):
@@ -197,12 +195,12 @@ def _places(ring: np.ndarray[Any, Any], pipelines: dict[str, Any]) -> dict[int, 
     return places
 
 
-def _kind(site: Site, place: Place) -> str:
+def _kind(site: RecordSite, place: SharedPlace) -> str:
     """Return the kind of a span: of a wait or an arrival, by the barrier's use."""
-    if site.kind is Kind.WAIT:
+    if site.kind is RecordKind.WAIT:
         purpose = place.what or site.what.rstrip("'").rpartition(".")[2]
         return purpose if purpose in ("full", "empty") else "wait"
-    if site.kind is Kind.ARRIVE and place.what == "empty":
+    if site.kind is RecordKind.ARRIVE and place.what == "empty":
         return "release"
     return _KINDS[site.kind]
 
@@ -213,7 +211,7 @@ def _spans(
     period: float,
     block: tuple[int, int, int],
     warp: int,
-    places: dict[int, Place],
+    places: dict[int, SharedPlace],
 ) -> Iterator[tuple[Span, str]]:
     """Yield the spans of a warp, each with the role that its site names."""
     begun, last = float(times[0]), float(times[-1])
@@ -222,10 +220,10 @@ def _spans(
         site, value = SITES[record["site"]], int(record["value"])
         end = float(time)
         start = end - value * UNIT * period if site.kind in _RANGES else end
-        if site.kind is Kind.BEGIN:
+        if site.kind is RecordKind.BEGIN:
             begun, whole = start, True
             continue
-        if site.kind is Kind.END:
+        if site.kind is RecordKind.END:
             last, whole = end, True
             continue
         place = _NOWHERE
@@ -242,7 +240,7 @@ def _spans(
             else site.what,
             pipeline=place.pipeline,
             stage=place.stage,
-            nbytes=value if site.kind in (Kind.LOAD, Kind.STORE) else 0,
+            nbytes=value if site.kind in (RecordKind.LOAD, RecordKind.STORE) else 0,
             line=site.line,
         )
         yield span, site.role

@@ -8,13 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from numba_tma.tools.trace.spans import WAITS, Launch, Span
+from numba_tma.tools.trace.spans import WAITS, Span, TracedLaunch
 
 Block = tuple[int, int, int]
+#: Times, and a value from each on.
+Series = list[tuple[float, int]]
 
 
 @dataclass
-class Fill:
+class StageFill:
     """One turn of a stage in a block: loaded, waited for, released."""
 
     block: Block
@@ -27,14 +29,14 @@ class Fill:
     released: float | None = None  #: when the last consumer released it
 
 
-def fills_of(launch: Launch, pipeline: str, block: Block | None = None) -> list[Fill]:
+def fills_of(launch: TracedLaunch, pipeline: str, block: Block | None = None) -> list[StageFill]:
     """Return the fills of a pipeline's stages, in the order of their first loads.
 
     Loads that a peer of the cluster multicasts into a block are not among the block's own. A stage
     is filled anew at a load after a consumer has seen it full, or after the warp that loads has
     waited until it was empty: the consumers' records of the turn before may be overwritten.
     """
-    stages: defaultdict[tuple[Block, int], list[Fill]] = defaultdict(list)
+    stages: defaultdict[tuple[Block, int], list[StageFill]] = defaultdict(list)
     loaded: dict[tuple[Block, int, int], bool] = {}  # whether the warp did so since it waited
     points = [
         (span.end, span)
@@ -50,7 +52,7 @@ def fills_of(launch: Launch, pipeline: str, block: Block | None = None) -> list[
             again = loaded.get(warp) is False
             loaded[warp] = True
             if not turns or again or turns[-1].full is not None or turns[-1].released is not None:
-                turns.append(Fill(span.block, span.stage, time))
+                turns.append(StageFill(span.block, span.stage, time))
             turns[-1].nbytes += span.nbytes
             turns[-1].loads += 1
         elif turns and span.kind == "full":
@@ -65,7 +67,9 @@ def fills_of(launch: Launch, pipeline: str, block: Block | None = None) -> list[
 _SHORT = 60  #: a wait of so many nanoseconds, or steps, may be for a stage that was full
 
 
-def in_flight_over_time(launch: Launch, block: Block, pipeline: str) -> list[tuple[float, int]]:
+def in_flight_over_time(
+    launch: TracedLaunch, block: Block, pipeline: str
+) -> list[tuple[float, int]]:
     """Return times, and the bytes that were issued and not yet seen to have landed, from then on.
 
     A consumer that comes late sees loads as in flight that have landed.
@@ -78,7 +82,9 @@ def in_flight_over_time(launch: Launch, block: Block, pipeline: str) -> list[tup
     return _sums(changes)
 
 
-def stages_filled_over_time(launch: Launch, block: Block, pipeline: str) -> list[tuple[float, int]]:
+def stages_filled_over_time(
+    launch: TracedLaunch, block: Block, pipeline: str
+) -> list[tuple[float, int]]:
     """Return times, and the stages that were loaded and not yet released, from then on."""
     changes = []
     for fill in fills_of(launch, pipeline, block):
@@ -88,7 +94,7 @@ def stages_filled_over_time(launch: Launch, block: Block, pipeline: str) -> list
     return _sums(changes)
 
 
-def _sums(changes: list[tuple[float, int]]) -> list[tuple[float, int]]:
+def _sums(changes: Series) -> Series:
     total, series = 0, []
     for time, change in sorted(changes):
         total += change
@@ -96,7 +102,7 @@ def _sums(changes: list[tuple[float, int]]) -> list[tuple[float, int]]:
     return series
 
 
-def mean_over_time(series: list[tuple[float, int]], end: float) -> float:
+def mean_over_time(series: Series, end: float) -> float:
     """Return the mean of a series of steps from its first time until `end`."""
     if not series or end <= series[0][0]:
         return 0.0
@@ -128,11 +134,11 @@ class RoleShares:
 class PipelineFacts:
     """A pipeline of a launch, over all traced blocks."""
 
-    def __init__(self, launch: Launch, name: str) -> None:
+    def __init__(self, launch: TracedLaunch, name: str) -> None:
         self.launch, self.name = launch, name
 
     @cached_property
-    def fills(self) -> list[Fill]:
+    def fills(self) -> list[StageFill]:
         """The fills of its stages."""
         return fills_of(self.launch, self.name)
 
@@ -221,7 +227,7 @@ class PipelineFacts:
         return shares_of(self.launch, warps) if warps else None
 
 
-def _longest_runs(launch: Launch) -> list[Span]:
+def _longest_runs(launch: TracedLaunch) -> list[Span]:
     """Return for each block the run of its longest warp."""
     longest: dict[Block, Span] = {}
     for span in launch.of("run"):
@@ -230,12 +236,12 @@ def _longest_runs(launch: Launch) -> list[Span]:
     return list(longest.values())
 
 
-def block_times(launch: Launch) -> dict[Block, float]:
+def block_times(launch: TracedLaunch) -> dict[Block, float]:
     """Return how long each traced block ran."""
     return {span.block: span.duration for span in _longest_runs(launch)}
 
 
-def shares_of(launch: Launch, warps: Iterable[tuple[Block, int]]) -> RoleShares:
+def shares_of(launch: TracedLaunch, warps: Iterable[tuple[Block, int]]) -> RoleShares:
     """Return how these warps spend their time."""
     chosen = set(warps)
     time, shares, marks = 0.0, dict.fromkeys(WAITS, 0.0), defaultdict[str, float](float)
@@ -260,7 +266,7 @@ def shares_of(launch: Launch, warps: Iterable[tuple[Block, int]]) -> RoleShares:
     )
 
 
-def roles_of(launch: Launch) -> list[RoleShares]:
+def roles_of(launch: TracedLaunch) -> list[RoleShares]:
     """Return how the warps of each role spend their time."""
     warps: defaultdict[str, set[tuple[Block, int]]] = defaultdict(set)
     for span in launch.of("run"):
@@ -268,7 +274,7 @@ def roles_of(launch: Launch) -> list[RoleShares]:
     return [shares_of(launch, members) for _, members in sorted(warps.items())]
 
 
-def pipelines_of(launch: Launch) -> list[PipelineFacts]:
+def pipelines_of(launch: TracedLaunch) -> list[PipelineFacts]:
     """Return the pipelines whose stages were loaded or waited for."""
     names = dict.fromkeys(s.pipeline for s in launch.of("load", "full") if s.pipeline)
     return [PipelineFacts(launch, name) for name in names]

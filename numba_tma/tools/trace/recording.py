@@ -14,7 +14,7 @@ from numba_tma.host.driver import (
     wait_for_device,
 )
 from numba_tma.tools.trace.decode import decode
-from numba_tma.tools.trace.spans import Launch
+from numba_tma.tools.trace.spans import TracedLaunch
 
 if TYPE_CHECKING:
     from numba_tma.tools.trace import Trace
@@ -56,7 +56,7 @@ class GpuRecorder:
         rate = device_attribute(device, "MEMORY_CLOCK_RATE") * 2
         bandwidth = rate * device_attribute(device, "GLOBAL_MEMORY_BUS_WIDTH") / 8 * 1e-6
         self._trace.launches.append(
-            Launch(
+            TracedLaunch(
                 kernel=traced.name,
                 grid=traced.grid,
                 block=traced.block,

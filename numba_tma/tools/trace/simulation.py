@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from numba_tma.simulator.trace import Event
-from numba_tma.simulator.trace import Trace as SimulatedTrace
-from numba_tma.tools.trace.decode import Place, place_of
-from numba_tma.tools.trace.spans import Launch, Span, roles_by_behaviour
+from numba_tma.simulator.trace import Event, EventTrace
+from numba_tma.tools.trace.decode import SharedPlace, place_of
+from numba_tma.tools.trace.spans import Span, TracedLaunch, roles_by_behaviour
 
 #: The kinds of spans, by the kinds of events.
 _KINDS = {
@@ -18,7 +17,7 @@ _KINDS = {
 _COPIES = ("load", "store", "landed")
 
 
-def launches_of(trace: SimulatedTrace) -> list[Launch]:
+def launches_of(trace: EventTrace) -> list[TracedLaunch]:
     """Return the launches that the simulator recorded."""
     events: list[list[Event]] = [[] for _ in trace.launches]
     for event in trace.events:
@@ -26,14 +25,14 @@ def launches_of(trace: SimulatedTrace) -> list[Launch]:
     return [_launch(trace, number, found) for number, found in enumerate(events)]
 
 
-def _launch(trace: SimulatedTrace, number: int, events: list[Event]) -> Launch:
+def _launch(trace: EventTrace, number: int, events: list[Event]) -> TracedLaunch:
     of = trace.launches[number]
     spans = sorted(_spans(events), key=lambda span: (span.start, span.end))
     roles = roles_by_behaviour(spans)
     for event in events:
         if role := trace.runs[event.run][1].get(event.warp):
             roles[event.block, event.warp] = role
-    return Launch(of.kernel, of.grid, of.block, "steps", tuple(spans), roles)
+    return TracedLaunch(of.kernel, of.grid, of.block, "steps", tuple(spans), roles)
 
 
 def _spans(events: list[Event]) -> Iterator[Span]:
@@ -47,7 +46,7 @@ def _spans(events: list[Event]) -> Iterator[Span]:
         key = event.run, event.warp
         start = event.time if event.begun < 0 else event.begun
         begun.setdefault(key, start)
-        kind, place = _KINDS.get(event.kind, ""), place_of(event.label) or Place("", -1, "")
+        kind, place = _KINDS.get(event.kind, ""), place_of(event.label) or SharedPlace("", -1, "")
         if event.kind == "awaited" and place.what in ("full", "empty"):
             kind = place.what
         elif event.kind in ("release", "arrive") and place.what == "empty":

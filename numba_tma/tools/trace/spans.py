@@ -52,7 +52,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Launch:
+class TracedLaunch:
     """A traced launch: the spans of the blocks that were traced, in the order of their starts."""
 
     kernel: str

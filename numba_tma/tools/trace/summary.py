@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from numba_tma.tools.trace.facts import PipelineFacts, RoleShares, pipelines_of, roles_of
-from numba_tma.tools.trace.spans import Launch
+from numba_tma.tools.trace.spans import TracedLaunch
 from numba_tma.tools.trace.verdicts import Verdict, bandwidth_of, verdicts_of
 
 _COLUMNS = ("full", "empty", "wait", "products", "drain", "meet", "cluster", "flag")
@@ -16,7 +16,7 @@ _COLUMNS = ("full", "empty", "wait", "products", "drain", "meet", "cluster", "fl
 class Summary:
     """What `Trace.summary` returns; its text is a table."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[TracedLaunch, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)  #: launches that were not recorded
 
     @property
@@ -34,7 +34,7 @@ class Summary:
     __repr__ = __str__
 
 
-def _lines(launch: Launch) -> Iterator[str]:
+def _lines(launch: TracedLaunch) -> Iterator[str]:
     blocks = len(launch.blocks)
     yield (
         f"{launch.kernel}, grid {launch.grid}, block {launch.block}: {launch.duration:,.0f} "
@@ -63,7 +63,7 @@ def _row(role: RoleShares, used: list[str]) -> str:
     return f"{role.role or 'other':<20}{role.warps:>6}{shares}{role.working:>8.0%}"
 
 
-def _pipeline(launch: Launch, facts: PipelineFacts) -> Iterator[str]:
+def _pipeline(launch: TracedLaunch, facts: PipelineFacts) -> Iterator[str]:
     if not facts.fills:
         return
     name = facts.name if len(facts.name) < 60 else facts.name[:57] + "..."

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from numba_tma.host.architectures import static_shared
 from numba_tma.tools.trace.facts import PipelineFacts, block_times, pipelines_of, shares_of
-from numba_tma.tools.trace.spans import Launch
+from numba_tma.tools.trace.spans import TracedLaunch
 
 #: A share of time that is worth a word.
 NOTABLE = 0.15
@@ -32,7 +32,7 @@ class Verdict(NamedTuple):
     text: str  #: what was seen, and the repair
 
 
-Rule = Callable[[Launch], Iterator[Verdict]]
+Rule = Callable[[TracedLaunch], Iterator[Verdict]]
 RULES: list[Rule] = []
 
 
@@ -41,13 +41,13 @@ def _rule(rule: Rule) -> Rule:
     return rule
 
 
-def verdicts_of(launch: Launch) -> list[Verdict]:
+def verdicts_of(launch: TracedLaunch) -> list[Verdict]:
     """Return what the rules say of a launch, the most important first."""
     found = [verdict for rule in RULES for verdict in rule(launch)]
     return sorted(found, key=lambda verdict: -verdict.share)
 
 
-def bandwidth_of(launch: Launch, facts: PipelineFacts) -> float:
+def bandwidth_of(launch: TracedLaunch, facts: PipelineFacts) -> float:
     """Return the bytes per ns that the grid loads into this pipeline, from the traced blocks'."""
     blocks = {fill.block for fill in facts.fills}
     if not blocks or not launch.duration:
@@ -62,7 +62,7 @@ def bandwidth_of(launch: Launch, facts: PipelineFacts) -> float:
     return statistics.fmean(rates) * at_once if rates else 0.0
 
 
-def _blocks_of(launch: Launch) -> int:
+def _blocks_of(launch: TracedLaunch) -> int:
     blocks = 1
     for extent in launch.grid:
         blocks *= extent
@@ -70,7 +70,7 @@ def _blocks_of(launch: Launch) -> int:
 
 
 @_rule
-def starved(launch: Launch) -> Iterator[Verdict]:
+def starved(launch: TracedLaunch) -> Iterator[Verdict]:
     """Consumers wait for full stages: because of the memory, the ring, or the producer."""
     for facts in pipelines_of(launch):
         consumer, producer = facts.consumer, facts.producer
@@ -105,7 +105,7 @@ def starved(launch: Launch) -> Iterator[Verdict]:
                           f"{_more_stages(launch, facts)}")  # fmt: skip
 
 
-def _need(launch: Launch, facts: PipelineFacts) -> str:
+def _need(launch: TracedLaunch, facts: PipelineFacts) -> str:
     """Say how many bytes in flight the memory's bandwidth needs at this latency."""
     if not (facts.latency and launch.bandwidth and launch.num_processors):
         return ""
@@ -116,7 +116,7 @@ def _need(launch: Launch, facts: PipelineFacts) -> str:
     )
 
 
-def _more_stages(launch: Launch, facts: PipelineFacts) -> str:
+def _more_stages(launch: TracedLaunch, facts: PipelineFacts) -> str:
     stage = facts.stage_nbytes
     if launch.shared_nbytes and stage:
         free = static_shared("90a") - launch.shared_nbytes
@@ -127,7 +127,7 @@ def _more_stages(launch: Launch, facts: PipelineFacts) -> str:
 
 
 @_rule
-def small_stages(launch: Launch) -> Iterator[Verdict]:
+def small_stages(launch: TracedLaunch) -> Iterator[Verdict]:
     """Stages are so small that handing them over takes most of the time."""
     if launch.unit != "ns":
         return
@@ -148,14 +148,18 @@ def small_stages(launch: Launch) -> Iterator[Verdict]:
 
 
 @_rule
-def compute_bound(launch: Launch) -> Iterator[Verdict]:
+def compute_bound(launch: TracedLaunch) -> Iterator[Verdict]:
     """Consumers set the pace: the producer waits for empty stages."""
+    said = set()
     for facts in pipelines_of(launch):
         consumer, producer = facts.consumer, facts.producer
         if consumer is None or producer is None:
             continue
         if producer.of("empty") < 2 * NOTABLE or facts.starved >= NOTABLE:
             continue
+        if (producer.role, consumer.role) in said:  # of another pipeline of the same warps
+            continue
+        said.add((producer.role, consumer.role))
         marks = sorted(consumer.marks.items(), key=lambda mark: -mark[1])[:1]
         where = "".join(f"; {spent:.0%} of it is {mark!r}" for mark, spent in marks)
         if consumer.of("products") >= NOTABLE:
@@ -169,7 +173,7 @@ def compute_bound(launch: Launch) -> Iterator[Verdict]:
 
 
 @_rule
-def drains(launch: Launch) -> Iterator[Verdict]:
+def drains(launch: TracedLaunch) -> Iterator[Verdict]:
     """Warps wait for their stores, and perhaps others for them."""
     for role, (share, last) in _meetings(launch).items():
         own = shares_of(launch, _warps(launch, role)).of("drain")
@@ -188,7 +192,7 @@ def drains(launch: Launch) -> Iterator[Verdict]:
 
 
 @_rule
-def meetings(launch: Launch) -> Iterator[Verdict]:
+def meetings(launch: TracedLaunch) -> Iterator[Verdict]:
     """Warps wait for one that works longer."""
     for role, (share, last) in _meetings(launch).items():
         late = shares_of(launch, [(block, last) for block in launch.blocks])
@@ -202,7 +206,7 @@ def meetings(launch: Launch) -> Iterator[Verdict]:
 
 
 @_rule
-def uneven(launch: Launch) -> Iterator[Verdict]:
+def uneven(launch: TracedLaunch) -> Iterator[Verdict]:
     """One block takes longer than the others."""
     times = block_times(launch)
     if len(times) < 2:
@@ -218,7 +222,7 @@ def uneven(launch: Launch) -> Iterator[Verdict]:
 
 
 @_rule
-def late_start(launch: Launch) -> Iterator[Verdict]:
+def late_start(launch: TracedLaunch) -> Iterator[Verdict]:
     """Blocks are so short that the first stage takes much of their time."""
     for facts in pipelines_of(launch):
         if facts.first_full < 2 * NOTABLE or len(facts.fills) < 1:
@@ -231,15 +235,23 @@ def late_start(launch: Launch) -> Iterator[Verdict]:
         )  # fmt: skip
 
 
-def _warps(launch: Launch, role: str) -> list[tuple[tuple[int, int, int], int]]:
-    return [(span.block, span.warp) for span in launch.of("run") if launch.role(span) == role]
+def _warps(launch: TracedLaunch, role: str) -> list[tuple[tuple[int, int, int], int]]:
+    """Return the warps of a role but for those that end early, as idle ones of a warpgroup do."""
+    times = block_times(launch)
+    return [
+        (span.block, span.warp)
+        for span in launch.of("run")
+        if launch.role(span) == role and span.duration > times[span.block] / 2
+    ]
 
 
-def _meetings(launch: Launch) -> dict[str, tuple[float, int]]:
+def _meetings(launch: TracedLaunch) -> dict[str, tuple[float, int]]:
     """Return for each role the share of time that its warps meet, and the warp that comes last."""
     found = {}
     for role in dict.fromkeys(launch.role(span) for span in launch.of("run")):
         warps = _warps(launch, role)
+        if not warps:
+            continue
         waits = dict.fromkeys((warp for _, warp in warps), 0.0)
         for span in launch.of("meet"):
             if span.warp in waits:

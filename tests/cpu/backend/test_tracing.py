@@ -15,7 +15,8 @@ from numba_tma.backend.numba_cuda import traced
 from numba_tma.host import tracing
 from numba_tma.host.environment import compiler_variables
 from numba_tma.host.trace_buffer import Sampling, launch_address
-from numba_tma.host.trace_records import LAUNCH, Kind
+from numba_tma.host.trace_records import LAUNCH
+from numba_tma.host.trace_records import RecordKind as Kind
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from numba_tma.tools.trace.decode import decode
 from tests.cpu.backend.test_compiler import Application
@@ -323,7 +324,7 @@ def test_the_rings_of_a_block():
     assert [s.stage for s in spans(found, "empty")][:7] == ring
     assert [s.stage for s in spans(found, "full")] == ring
     assert [s.stage for s in spans(found, "release")] == ring
-    assert {s.warp for s in spans(found, "full")} == {0}
+    assert {s.warp for s in spans(found, "full")} == {0} and not spans(found, "arrive")
     assert [s.name for s in spans(found, "mark")] == ["double"] * 7
     stores = spans(found, "store")
     assert len(stores) == 7 and {s.nbytes for s in stores} == {TILE.nbytes}
@@ -359,6 +360,24 @@ def test_sub_stages_are_pipelines():
     for name in names:
         at = [s.stage for s in spans(found, "empty") if s.pipeline == name]
         assert at == [i % kv_kernels.STAGES for i in range(len(at))] and len(at) == 8
+
+
+@pytest.mark.parametrize(("mask", "blocks"), [(0b11, 2), (0b1011, 3)])
+def test_a_multicast_loads_in_each_block(mask, blocks):
+    @cuda.jit
+    @tma.cluster(4)
+    def kernel(x):
+        tile = tma.shared_tile(TILE)
+        barrier = tma.shared_barrier()
+        x.load(tile, (0, 0), barrier, multicast=mask)
+
+    sampling = Sampling(0, 1, 1, 4, 1)
+    machine = TracedMachine(
+        compiled(kernel, (MAP,)), BYTES, sampling=sampling, grid=(4, 1, 1), block=(32, 1, 1)
+    )
+    machine.run_warps([0], (2, 0, 0), **in_cluster((0, 0, 0), (1, 1, 1), 2, 4))
+    (load,) = spans(decode(machine.rings, sampling, (4,)), "load")
+    assert (load.nbytes, load.block) == (blocks * TILE.nbytes, (2, 0, 0))
 
 
 def test_a_circular_buffer():

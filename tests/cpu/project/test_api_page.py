@@ -5,7 +5,6 @@ import pathlib
 
 import pytest
 
-import numba_tma as tma
 from tests import api_page
 
 NAMES = api_page.listed()
@@ -17,16 +16,42 @@ def test_the_page_is_fresh():
     )
 
 
-def test_every_public_name_that_can_be_called_is_there():
+def test_every_public_name_is_there():
     page = api_page.FILE.read_text()
-    for name in tma.__all__:
-        if callable(getattr(tma, name)):
-            assert page.count(f"### `tma.{name}`\n") == 1, name
+    for name in api_page.names():
+        assert page.count(f"### `tma.{name}`\n") == 1, name
+
+
+def test_every_module_and_constant_has_a_remark():
+    assert {"DESCRIPTOR", "kernels"} <= api_page.others().keys()
+    assert all(api_page.others().values())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_listed_name_and_its_members_have_docstrings(name):
     assert inspect.getdoc(NAMES[name])
+
+
+def test_code_of_a_docstring_is_highlighted():
+    def f():
+        """Do it so::
+
+            with ``this``:
+
+                pass
+
+        Then that.
+
+        Examples
+        --------
+        >>> f()
+        1
+        """
+
+    assert api_page.prose(f) == (
+        "Do it so:\n\n```python\nwith `this`:\n\n    pass\n```\n\nThen that.\n\n"
+        "*Examples*\n\n```pycon\n>>> f()\n1\n```"
+    )
 
 
 def test_sections_of_a_docstring_become_lists():

@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 
 import numba_tma as tma
 from numba_tma.host.mma_rules import fragment_coords
-from numba_tma.simulator.trace import Event, Trace
+from numba_tma.simulator.trace import Event, EventTrace
 from numba_tma.tools import map_types, pictures
 from numba_tma.tools.pictures import svg
 
@@ -156,7 +156,7 @@ def test_a_trace_shows_the_states_of_stages():
         (70, "exit", ""),
     )
     events = [Event(0, t, (0, 1, 0), (0, 0, 0), 0, kind, label, 0) for t, kind, label in rows]
-    title, texts, tips = shown(Trace(events))
+    title, texts, tips = shown(EventTrace(events))
     assert title == "Trace of block (0, 1, 0): 8 events"
     assert {"P", "stage 0", "stage 1", "stores", "loading", "full", "being read", "0"} <= set(texts)
     assert tips == [
@@ -166,14 +166,14 @@ def test_a_trace_shows_the_states_of_stages():
         "loading, steps 15 to 70",
         "being stored",
     ]
-    _, texts, _ = shown(Trace(events[4:5]))
+    _, texts, _ = shown(EventTrace(events[4:5]))
     assert texts == ["1 events, and none of a pipeline's stages"]
 
 
 def test_a_trace_of_many_pipelines_shows_the_first():
     labels = [f"full[0] of {name}" for name in "ABCDEF"]
     events = [Event(0, t, (0, 0, 0), (0, 0, 0), 0, "issue", n, 0) for t, n in enumerate(labels)]
-    _, texts, tips = shown(Trace(events))
+    _, texts, tips = shown(EventTrace(events))
     assert "and 2 more pipelines" in texts and "D" in texts and "E" not in texts
     assert [tip.split(",")[0] for tip in tips] == ["loading"] * 4
 

@@ -420,22 +420,47 @@ def test_a_file_for_perfetto():
     assert {e["name"] for e in counters} == {
         "TilePipeline: stages", "TilePipeline: bytes in flight"
     }  # fmt: skip
-    assert other == {
-        "launches": [{"kernel": "kernel", "grid": [1, 1, 1], "block": [64, 1, 1], "unit": "ns"}],
-        "dropped": {},
-    }  # fmt: skip
+    (described,) = other["launches"]
+    assert described["kernel"] == "kernel" and described["grid"] == [1, 1, 1]
+    assert (described["unit"], described["dropped"]) == ("ns", 0)
 
 
 def test_launches_follow_each_other_in_a_file():
     one, other = launch(*turns(2, 500), dropped=3), launch(*turns(2, 500), dropped=4)
     third = launch(*turns(1, 100), kernel="third")
     found = events_of([one, other, third])
-    assert found["otherData"]["dropped"] == {"kernel": 7}
+    assert [x["dropped"] for x in found["otherData"]["launches"]] == [3, 4, 0]
     runs = [e for e in found["traceEvents"] if e.get("cat") == "run" and e["tid"] == 0]
     assert [e["pid"] for e in runs] == [0, 1, 2]
     assert runs[1]["ts"] == pytest.approx(runs[0]["dur"] + 1)
     assert runs[2]["ts"] == pytest.approx(2 * runs[0]["dur"] + 2)
     assert runs[2]["name"] == "third"
+
+
+def test_a_file_can_be_read_again(tmp_path):
+    marked = Span("mark", 33.3, 44.4, BLOCK, 0, "m", line="a.py:1")
+    one = launch(
+        *turns(9, 500, full=90), *turns(9, 321, block=(2, 1, 0)), marked,
+        Span("tile", 5, 5, BLOCK, 0, "17"), roles=ROLES, processors={BLOCK: 0}, dropped=5, **GPU,
+    )  # fmt: skip
+    made = traced(one, launch(*turns(3, 100), unit="steps", kernel="other"))
+    made.save(tmp_path / "run.json")
+    found = Trace.load(tmp_path / "run.json")
+    for was, now in zip(made.launches, found.launches, strict=True):
+        key = lambda s: (s.start, s.end, s.block, s.warp, s.kind, s.stage)  # noqa: E731
+        assert sorted(now.spans, key=key) == sorted(was.spans, key=key)
+        for name in ("kernel", "grid", "block", "unit", "roles", "processors", "dropped"):
+            assert getattr(now, name) == getattr(was, name), name
+    assert str(found.summary()) == str(made.summary())
+    assert [v.text for v in found.summary().verdicts] == [v.text for v in made.summary().verdicts]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"traceEvents": []}', "{"])
+def test_another_file_is_no_trace(tmp_path, text):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"Trace\.load\('.*other\.json'\): "):
+        Trace.load(path)
 
 
 def test_a_file_of_nothing(tmp_path):

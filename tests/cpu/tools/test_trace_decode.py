@@ -14,24 +14,29 @@ from numba_tma.host.trace_records import (
     RECORDS,
     SIDE_CAPACITY,
     SITES,
-    Kind,
-    Site,
     counters_of,
     label_slot,
     number_of,
     records_of,
 )
+from numba_tma.host.trace_records import RecordKind as Kind
+from numba_tma.host.trace_records import RecordSite as Site
 from numba_tma.pipeline.circular import label_buffer
 from numba_tma.pipeline.kv import label_ring
 from numba_tma.pipeline.launch_control import label_answers
 from numba_tma.pipeline.ordered import label_turns
 from numba_tma.pipeline.start import label_stages
 from numba_tma.pipeline.store import label_store_stages
-from numba_tma.tools.trace.decode import Place, decode, place_of
+from numba_tma.tools.trace.decode import SharedPlace as Place
+from numba_tma.tools.trace.decode import decode, place_of
 from tests.trace_rings import record, ring
 
 ONE = Sampling(0, 1, 1, 1, 1)
-BEGIN, END, MARK = Site(Kind.BEGIN), Site(Kind.END), Site(Kind.MARK, "work")
+BEGIN, END, MARK = (
+    Site(Kind.BEGIN),
+    Site(Kind.END),
+    Site(Kind.MARK, "work"),
+)
 CLOCK, TIME = 5_000_000_000_000, 1_790_000_000_000_000_000
 
 

@@ -19,7 +19,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator
-from numba_tma.simulator import Event, Trace
+from numba_tma.simulator import Event, EventTrace
 from numba_tma.tools import plot
 
 ROOT = Path(__file__).parents[3]
@@ -202,7 +202,8 @@ def test_a_picture_is_drawn_where_it_is_told():
 
 def events(*rows):
     """Return a trace of (time, kind, label) in one block."""
-    return Trace([Event(0, t, (0, 0, 0), (0, 0, 0), 0, kind, label, 0) for t, kind, label in rows])
+    where = (0, 0, 0), (0, 0, 0), 0
+    return EventTrace([Event(0, time, *where, kind, label, 0) for time, kind, label in rows])
 
 
 def bars(ax):
@@ -284,7 +285,7 @@ def test_a_recorded_timeline_reads_every_tile_once_and_in_its_stage():
 
 def test_a_timeline_needs_a_pipeline():
     with pytest.raises(ValueError, match="the trace has no pipeline stage: launch a kernel"):
-        plot.timeline(Trace())
+        plot.timeline(EventTrace())
 
 
 def test_matplotlib_is_needed_for_a_picture_only():

@@ -15,6 +15,7 @@ from numba_tma.simulator.protocol import (
     AwaitCopies,
     AwaitMeeting,
     AwaitStores,
+    ByteSpan,
     CopyAsync,
     CountBytes,
     Init,
@@ -22,7 +23,6 @@ from numba_tma.simulator.protocol import (
     Issue,
     IssueStore,
     Meet,
-    Span,
     Transfer,
     Unmodelled,
     Wait,
@@ -37,7 +37,7 @@ ROWS = tma.gather_map(X.reshape(8, 32), tma.Tile((4, 32), "u8"))
 
 PLACE, NAME = (0, BAR), f"mbarrier at {BAR}"
 READ, WRITTEN = (0, 128, False), (0, 128, True)  #: accesses of a thread to the tile
-SPAN, SOURCE = Span(0, TILE, TILE + 128), "tile, bytes 0 to 127"
+SPAN, SOURCE = ByteSpan(0, TILE, TILE + 128), "tile, bytes 0 to 127"
 FIRST = (1 << 32) + 2  #: the content that the first copy of the first thread brings
 
 
@@ -193,7 +193,7 @@ COPIES = [
      (("store_read", SOURCE, 128), DRAINED)), filled, store, sim.cp_async_bulk_commit_group),
     (lambda: sim.cp_async_bulk_wait_group(1), Effects(operations=(AwaitStores(0),)), filled,
      store, sim.cp_async_bulk_commit_group),
-    (copy, Effects(operations=(CopyAsync(1, FIRST, Span(0, TILE, TILE + 16)),))),
+    (copy, Effects(operations=(CopyAsync(1, FIRST, ByteSpan(0, TILE, TILE + 16)),))),
     (sim.cp_async_commit_group, Effects(), copy),
     (sim.cp_async_wait_all, Effects(1, 1, operations=(AwaitCopies(1),)), copy),
     (sim.cp_async_wait_all, Effects(operations=(AwaitCopies(0),))),
@@ -209,7 +209,7 @@ COPIES = [
 
 def copies(*before, block=0):
     """Return what a copy from shared memory to a block's leaves."""
-    into, source = Span(block, TILE, TILE + 128), Span(0, TILE + 512, TILE + 640)
+    into, source = ByteSpan(block, TILE, TILE + 128), ByteSpan(0, TILE + 512, TILE + 640)
     issued = Issue((Transfer(FIRST, into, (block, BAR), 128, source),))
     read = {(512, 640, False)}
     return Effects(1, 0, 0, (*before, issued), (("issue", NAME, 128),), read)
@@ -225,7 +225,7 @@ def filled_source():
 
 
 REDUCES = Unmodelled("cp_reduce_async_bulk_cluster")
-WORD = Issue((Transfer(FIRST, Span(1, TILE, TILE + 4), (1, BAR), 4, None),))
+WORD = Issue((Transfer(FIRST, ByteSpan(1, TILE, TILE + 4), (1, BAR), 4, None),))
 OF_PAIRS = [
     (lambda: sim.cp_async_bulk_copy_cluster(to_block(TILE), TILE + 512, 128, to_block(BAR)),
      copies(block=1), init(), filled_source),
@@ -322,5 +322,5 @@ def test_a_product_reads_its_operands_until_its_threads_have_waited():
 
     with recorded_protocol():
         kernel[1, 128]()
-    operand = Span(0, BASE, BASE + tile.nbytes), False
+    operand = ByteSpan(0, BASE, BASE + tile.nbytes), False
     assert seen == {row: [{operand}, {operand}] for row in range(128)}

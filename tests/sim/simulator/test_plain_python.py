@@ -20,7 +20,7 @@ def test_arguments_by_name():
 
 def test_only_what_happens_in_a_run_changes():
     assert changing("simulator") == {
-        "ColumnAllocation", "Mbarrier", "Program", "Run", "TensorLoad", "TensorStore", "Trace",
+        "ColumnAllocation", "Mbarrier", "Program", "Run", "TensorLoad", "TensorStore", "EventTrace",
         "Use",
     }  # fmt: skip
     assert by_identity("simulator") == {"ColumnAllocation", "Step", "TensorLoad", "TensorStore"}

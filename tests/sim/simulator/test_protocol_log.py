@@ -8,7 +8,7 @@ import pytest
 from numba import cuda
 
 from numba_tma.simulator.memory import BASE
-from numba_tma.simulator.protocol import Run, Span, Touch, recorded_protocol
+from numba_tma.simulator.protocol import ByteSpan, Run, Touch, recorded_protocol
 
 
 def started(threads=2):
@@ -42,7 +42,7 @@ def test_an_access_is_cut_where_contents_change(seed):
         else:
             parts = [(c, [*p]) for c, p in itertools.groupby(places, contents.__getitem__)]
         assert log.touches[-1] == {
-            Touch(Span(0, part[0], part[-1] + 1), False, *content) for content, part in parts
+            Touch(ByteSpan(0, part[0], part[-1] + 1), False, *content) for content, part in parts
         }
 
 
@@ -54,7 +54,7 @@ def test_each_content_has_a_number_of_its_own():
             seen.append(log.new_fill())
             log.wrote(cta, BASE, 4)
             seen.append(int(run.writers[0][BASE]))
-            assert log.touches[-1] == {Touch(Span(0, BASE, BASE + 4), True, 0, seen[-1])}
+            assert log.touches[-1] == {Touch(ByteSpan(0, BASE, BASE + 4), True, 0, seen[-1])}
             log.note(object())
     assert len({*seen}) == len(seen) == 12
     assert [(content >> 32) - 1 for content in seen] == 6 * [0] + 6 * [1], "rows of threads"
@@ -104,7 +104,7 @@ def test_names_say_the_block_if_there_are_several(size):
         block = f" of block ({rank}, 5, 0)" if size > 1 else ""
         assert run.barrier_name((rank, BASE)) == f"full{block}"
         assert run.barrier_name((rank, BASE + 8)) == f"mbarrier at {BASE + 8}{block}"
-        assert run.span_name(Span(rank, BASE + 4, BASE + 10)) == f"6 bytes at 4{block}"
+        assert run.span_name(ByteSpan(rank, BASE + 4, BASE + 10)) == f"6 bytes at 4{block}"
 
 
 def test_runs_differ_by_their_first_thread_that_does():

@@ -25,7 +25,7 @@ from numba_tma.simulator.errors import (
 )
 from numba_tma.simulator.memory import SharedMemory
 from numba_tma.simulator.products import ProductGroups
-from numba_tma.simulator.protocol import Span
+from numba_tma.simulator.protocol import ByteSpan
 from numba_tma.simulator.rendezvous import Rendezvous
 
 # ------------------------------------------------------------------------------- clocks
@@ -300,7 +300,7 @@ def test_cuts_are_where_spans_begin_and_end(seed):
     spans = []
     for _ in range(random.integers(1, 6)):
         start = int(random.integers(0, 20))
-        spans.append(Span(int(random.integers(2)), start, start + int(random.integers(1, 8))))
+        spans.append(ByteSpan(int(random.integers(2)), start, start + int(random.integers(1, 8))))
     spans += spans[:1]
     cuts = _Cuts(spans)
     for rank, start, stop in itertools.product((0, 1), range(0, 28, 3), range(1, 31, 3)):
@@ -309,11 +309,11 @@ def test_cuts_are_where_spans_begin_and_end(seed):
         ends = sorted({end for span in spans if span[0] == rank for end in span[1:]})
         pieces = zip(ends, ends[1:])
         covered = [
-            Span(rank, first, last) for first, last in pieces
+            ByteSpan(rank, first, last) for first, last in pieces
             if any(span[0] == rank and span[1] <= first and last <= span[2] for span in spans)
         ]  # fmt: skip
         touched = [piece for piece in covered if piece[1] < stop and start < piece[2]]
-        assert cuts.atoms(Span(rank, start, stop)) == touched
+        assert cuts.atoms(ByteSpan(rank, start, stop)) == touched
 
 
 @pytest.mark.parametrize("seed", range(3))

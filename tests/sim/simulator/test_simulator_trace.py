@@ -122,7 +122,7 @@ def test_stages_are_listed_by_number_and_stores_last():
 def happened(*steps):
     """Return a trace of one block's events: (kind, label) at times 100, 101, ..."""
     corner = (0, 0, 0)
-    return sim.Trace(
+    return sim.EventTrace(
         [sim.Event(0, 100 + i, corner, corner, 0, *step, NBYTES) for i, step in enumerate(steps)]
     )
 

@@ -27,6 +27,7 @@ from numba_tma.simulator.protocol import (
     AwaitCopies,
     AwaitMeeting,
     AwaitStores,
+    ByteSpan,
     CommitProducts,
     CopyAsync,
     CountBytes,
@@ -37,7 +38,6 @@ from numba_tma.simulator.protocol import (
     Meet,
     Multiply,
     Run,
-    Span,
     Transfer,
     Unmodelled,
     Wait,
@@ -46,7 +46,7 @@ from numba_tma.simulator.report import operation_in_words
 from numba_tma.simulator.state_space import StateSpace
 
 BAR, OTHER = (0, BASE + 256), (0, BASE + 264)
-ONE, TWO = Span(0, BASE, BASE + 16), Span(0, BASE + 16, BASE + 32)
+ONE, TWO = ByteSpan(0, BASE, BASE + 16), ByteSpan(0, BASE + 16, BASE + 32)
 NAMES = {"bar": BAR, "other": OTHER}
 WORKS = (1 << 32) + 2  #: the first content that a copy of the first thread brings
 

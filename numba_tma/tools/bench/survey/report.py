@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma.tools.bench.figure import label
+from numba_tma.tools.bench.figure import STYLE, label
 from numba_tma.tools.bench.report import markers, with_section
 from numba_tma.tools.bench.results import Results, Row
 
@@ -160,13 +160,6 @@ def tag(gpu: str) -> str:
 
 
 # ---------------------------------------------------------------------------------- picture
-
-STYLE = (
-    "text{fill:#303030}line{stroke:#303030}.card{fill:white}.won{fill:#2a7f62}.lost{fill:#c0504d}"
-    "@media(prefers-color-scheme:dark){text{fill:#d8d8d8}line{stroke:#d8d8d8}.card{fill:#15181c}"
-    ".won{fill:#4fb58f}.lost{fill:#e07b77}}"
-)
-
 
 def draw(results: Results) -> str:
     """Return the picture as SVG: for each family, how many cases have which ratio.
