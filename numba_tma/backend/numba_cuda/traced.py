@@ -123,7 +123,7 @@ _call = CUDADispatcher.call
 def _call_traced(self: CUDADispatcher, args: tuple[Any, ...], configuration: Any) -> None:
     """Launch a kernel as numba-cuda does; in a thread that traces, the traced one."""
     recorder = tracing.active()
-    if recorder is None or isinstance(self, TracedDispatcher):
+    if recorder is None:  # none has a launch inside of a launch
         _call(self, args, configuration)
         return
     grid, block, stream = configuration.griddim, configuration.blockdim, configuration.stream

@@ -3,6 +3,7 @@
 import json
 import re
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 
 import pytest
 
@@ -514,7 +515,10 @@ def test_a_picture_of_a_trace():
 
 
 def test_a_picture_of_a_long_trace_is_cut():
-    title, _, tips = svg_of(traced(launch(*turns(500, 100, full=50, empty=50))))
+    long = Span("wait", 10_000, 50_000, BLOCK, 0)
+    found = traced(launch(*turns(500, 100, full=50, empty=50), long))
+    assert float(re.search(r'<svg[^>]* width="([\d.]+)"', pictures.picture(found))[1]) < 1000
+    title, _, tips = svg_of(found)
     end = int(re.search(r"to ([\d,]+) ns", title)[1].replace(",", ""))
     assert 15_000 < end < 25_000  # of 50,000: 400 ranges
     assert len(tips) < 2000
@@ -524,6 +528,7 @@ def test_a_picture_of_many_pipelines_and_of_none():
     spans = [s for i in range(6) for s in turns(2, 100, pipeline=f"P{i}(1)")]
     _, texts, _ = svg_of(traced(launch(*spans)))
     assert "and 2 more pipelines" in texts
+    assert [text for text in texts if text.startswith("P")] == [f"P{i}(1)" for i in range(4)]
     _, texts, _ = svg_of(traced())
     assert texts == ["nothing was launched"]
     assert svg_of(traced(launch()))[1] == ["nothing was launched"]
@@ -565,6 +570,9 @@ def test_a_timeline_of_chosen_pipelines(closed, pipelines, labels):
     for i, (text, box) in enumerate(places):
         for other, against in places[i + 1 :]:
             assert not box.overlaps(against), (text, other)
+    for (i, at), (j, following) in pairwise(enumerate(ax.get_yticks())):
+        apart = labels[i][0] != labels[j][0]  # rows of two pipelines
+        assert following - at == pytest.approx(1.6 if apart else 1)
     widths = [round(patch.get_width()) for patch in ax.patches if patch.get_width()]
     assert 100 in widths  # a load
 

@@ -141,7 +141,7 @@ def test_a_clock_that_turns_twice():
 
 def test_multiprocessors_lie_on_one_time():
     """Each has its own clock; the timer that they share steps every 32 ns."""
-    offsets = [0, 123_456_789, -987_654_321, 1 << 33]
+    offsets = [0, 123_456_789, -987_654_321, 1 << 60]  # a float does not have its cycles
     rng, rings, expected = np.random.default_rng(3), [], []
     for block, offset in enumerate(offsets):
         moments = np.sort(rng.integers(1, 200_000, 500)).tolist()
@@ -233,6 +233,9 @@ def test_barriers_of_a_tile_pipeline():
 
 
 def test_an_address_of_a_cluster_is_the_own_blocks():
+    label = label_number(label_stages, RING), BASE | 3 << 24, BARRIERS | 3 << 24
+    made = ring([at(0, Site(Kind.WAIT), place=BARRIERS + 8)], begun=(CLOCK, TIME), labels=[label])
+    assert [(s.kind, s.stage) for s in decode(made[None], ONE, (1,)).spans] == [("full", 1)]
     places, _ = place_in(label_stages, RING, BARRIERS + 8)
     assert places == [("full", 1, "TilePipeline")]
     record_place = (BARRIERS + 8 | 5 << 24) & 0x3FFF8  # as the kernel keeps it
@@ -337,6 +340,7 @@ def test_texts_of_places():
         (range(2, 9), (16,), 4, (0, 1, 3)), (range(0, 16, 8), (16,), 2, (0, 4, 2)),
         # Blocks 0, 3 and 6 lie in the clusters 0, 1 and 3.
         (range(0, 8, 3), (8,), 2, (0, 1, 4)),
+        (range(0, 16, 5), (16,), 2, (0, 1, 8)),
     ],
 )  # fmt: skip
 def test_which_clusters_are_traced(blocks, grid, cluster, expected):

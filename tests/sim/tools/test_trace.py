@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+from itertools import pairwise
 
 import ml_dtypes
 import numpy as np
@@ -101,6 +102,9 @@ def test_the_order_of_a_turn(traced):
         assert (fill.nbytes, fill.loads) == (TILE.nbytes, 1)
     for span in launch.spans:
         assert span.end >= span.start >= 0
+    for warp, kind in ((0, "full"), (1, "full"), (2, "empty")):
+        waits = sorted((s for s in of(launch, kind) if s.warp == warp), key=lambda s: s.end)
+        assert all(b.start >= a.end for a, b in pairwise(waits)) and len(waits) >= 4
     run, *_ = of(launch, "run")
     inside = [s for s in launch.spans if (s.block, s.warp) == (run.block, run.warp)]
     assert run.start <= min(s.start for s in inside) and run.end == max(s.end for s in inside)
