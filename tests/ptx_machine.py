@@ -28,7 +28,7 @@ MOST_STEPS = 1_000_000
 START_NANOSECONDS = 10**18  # of the clock, which counts from 1970
 STEP_NANOSECONDS = 10**9  # of an instruction: the waits of debug mode end soon
 CYCLES = 2  # in a nanosecond
-START_CYCLES = 5 << 32
+START_CYCLES = 0x5A5A << 32
 
 #: What is logged. Of these, the first operand of those in RESULTS is written.
 LOGGED = {

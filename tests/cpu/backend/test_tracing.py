@@ -15,7 +15,7 @@ from numba_tma.backend.numba_cuda import traced
 from numba_tma.host import tracing
 from numba_tma.host.environment import compiler_variables
 from numba_tma.host.trace_buffer import Sampling, launch_address
-from numba_tma.host.trace_records import LAUNCH
+from numba_tma.host.trace_records import LAUNCH, counters_of, records_of
 from numba_tma.host.trace_records import RecordKind as Kind
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
 from numba_tma.tools.trace.decode import decode
@@ -23,7 +23,7 @@ from tests.cpu.backend.test_compiler import Application
 from tests.kernels import kv_kernels, launch_control
 from tests.kernels.circular_kernels import circular_add
 from tests.kernels.golden_kernels import GOLDENS
-from tests.ptx_machine import Machine
+from tests.ptx_machine import CYCLES, START_CYCLES, START_NANOSECONDS, Machine
 from tests.tiers import quick
 from tests.traced_machine import HOPPER, TracedMachine, compiled, in_cluster, sites
 from tests.update_goldens import skeleton
@@ -519,6 +519,9 @@ def test_a_ring_wraps():
     assert found.dropped == 102 - 64 and len(spans(found, "mark")) == 63
     starts = [s.start for s in spans(found, "mark")]
     assert starts == sorted(starts) and len(spans(found, "run")) == 1
+    clocks, times = counters_of(machine.rings[0], records_of(machine.rings[0])[0])
+    elapsed = (clocks - START_CYCLES) // CYCLES
+    assert (times - START_NANOSECONDS - elapsed == 1).all()  # the timer is read after the clock
 
 
 # ---------------------------------------------------------------------- other architectures
