@@ -11,6 +11,12 @@ from pathlib import Path
 from numba_tma.tools.trace import trace
 
 
+def _from_one(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number from 1 on")
+    return int(text)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a script with a trace, and print its summary; return the script's exit status."""
     parser = argparse.ArgumentParser(
@@ -18,8 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Run a script with traces on, and print where the time of each kernel goes.",
     )
     parser.add_argument("--save", metavar="FILE", help="also write the trace, for Perfetto")
-    parser.add_argument("--launches", type=int, default=2, help="of each kernel (2)")
-    parser.add_argument("--blocks", type=int, default=4, help="of each launch that are traced (4)")
+    parser.add_argument("--launches", type=_from_one, default=2, help="of each kernel (2)")
+    parser.add_argument("--blocks", type=_from_one, default=4, help="traced of each launch (4)")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="those of the script")
     given = parser.parse_args(argv)

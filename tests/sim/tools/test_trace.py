@@ -360,6 +360,8 @@ def test_explain_without_a_script(capsys):
     for given, text in [
         (["nothing.py"], "nothing.py is no file: give a Python script"),
         ([], "script"),
+        (["--blocks", "0", "a.py"], "--blocks: 0 is no number from 1 on"),
+        (["--launches", "-1", "a.py"], "--launches: -1 is no number from 1 on"),
     ]:
         with pytest.raises(SystemExit) as caught:
             explain.main(given)
