@@ -190,7 +190,7 @@ class Launcher:
             return
         if code is not None:
             self.function.__code__ = code
-            if tracing.in_any_thread():  # which launches anew, and asks for that
+            if tracing.recorders:  # which launches anew, and asks for that
                 self.function.__code__ = self._first_code
         self._guarded(bound)()
 

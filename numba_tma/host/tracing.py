@@ -33,12 +33,8 @@ class _Here(threading.local):
 
 _here = _Here()
 _lock = threading.Lock()
-_recording = 0
-
-
-def in_any_thread() -> bool:
-    """Return whether a thread of the process has a recorder."""
-    return _recording > 0
+#: How many recorders the threads of the process have; read where a call would be slow.
+recorders = 0
 
 
 def active() -> Recorder | None:
@@ -59,9 +55,9 @@ def recording(recorder: Recorder | None) -> Iterator[None]:
 
 
 def _count(more: int) -> None:
-    global _recording
+    global recorders
     with _lock:
-        _recording += more
+        recorders += more
 
 
 def compiles_traced() -> bool:

@@ -274,7 +274,7 @@ def _launched_again(
     ) -> DeviceArray | None:
         try:
             context, handle = _driver.current_context(), 0 if stream is None else handle_of(stream)
-            if tracing.in_any_thread() and tracing.active() is not None:
+            if tracing.recorders and tracing.active() is not None:
                 context = ~context  # its launches are of traced kernels
             found = near(context, handle, options, arrays)
             if found is None:

@@ -127,11 +127,11 @@ def test_traces_of_two_threads(gpu):
         thread.start()
         assert entered.wait(60)
         one[1, 32](x)
-    assert tracing.in_any_thread() and CUDADispatcher.call is traced._call_traced
+    assert tracing.recorders and CUDADispatcher.call is traced._call_traced
     left.set()
     thread.join(60)
     assert (len(first.seen), len(second.seen)) == (1, 3)
-    assert not tracing.in_any_thread() and CUDADispatcher.call is traced._call
+    assert not tracing.recorders and CUDADispatcher.call is traced._call
 
 
 def test_a_trace_inside_of_a_trace_has_the_launches_of_its_own(gpu):
@@ -152,7 +152,7 @@ def test_an_error_inside_restores_everything(gpu):
         with tracing.recording(recorder), traced.tracing_launches():
             one[1, 32](x)
             raise RuntimeError("mine")
-    assert tracing.active() is None and not tracing.in_any_thread() and not traced._traces
+    assert tracing.active() is None and not tracing.recorders and not traced._traces
     assert CUDADispatcher.call is traced._call and len(recorder.seen) == 1
 
 
