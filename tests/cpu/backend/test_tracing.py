@@ -10,6 +10,7 @@ import numba_tma as tma
 from numba_tma import ptx
 from numba_tma.backend import compiler
 from numba_tma.backend.lowering import hooks
+from numba_tma.backend.lowering import tracing as records
 from numba_tma.backend.lowering.instructions import AFTER, HOOKS
 from numba_tma.backend.numba_cuda import traced
 from numba_tma.host import tracing
@@ -113,14 +114,17 @@ def test_a_mark_is_nothing_without_a_trace():
 def test_a_traced_compile_leaves_nothing_behind():
     lists = [HOOKS, AFTER, hooks.AROUND_WAITS, hooks.BEFORE_WAITS, hooks.GROUPS, compiler.FINISHED]
     before = [list(one) for one in lists]
+    compile_ptx(*halves(False), cc=HOPPER)
     own = dict(half.overloads)
     with pytest.raises(RuntimeError, match="in the middle"), traced.compiling():
         assert tracing.compiles_traced()
         compile_ptx(*halves(False), cc=HOPPER)
+        assert half.overloads and half.overloads != own
+        records._begun.append(None)  # as a lowering that fails leaves it
         raise RuntimeError("in the middle")
     assert not tracing.compiles_traced()
     assert [list(one) for one in lists] == before
-    assert half.overloads == own and not traced._set_aside
+    assert half.overloads == own != {} and not traced._set_aside and not records._begun
 
 
 def test_a_refused_kernel_leaves_nothing_behind():
