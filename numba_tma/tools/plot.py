@@ -293,7 +293,8 @@ def _new_axes(width: float, height: float) -> Axes:
 
 
 def _write(ax: Axes, x: float, y: float, text: str) -> None:
-    ax.text(x, y, text, ha="center", va="center", **TEXT | {"fontsize": 8})
+    # Clipped: what a reader zooms away needs no room.
+    ax.text(x, y, text, ha="center", va="center", clip_on=True, **TEXT | {"fontsize": 8})
 
 
 def _plain(ax: Axes) -> Axes:

@@ -204,8 +204,8 @@ def _after_row(
         place = barrier_of(context, builder, row, given)
         mask = word_of(context, builder, given, "multicast")
         if nbytes is not None and mask is not None:  # in each of these blocks
-            blocks = builder.zext(builder.ctpop(mask), I32) if mask.type != I32 else mask
-            nbytes = builder.mul(nbytes, blocks)
+            blocks = builder.ctpop(mask)
+            nbytes = builder.mul(nbytes, blocks if mask.type == I32 else builder.zext(blocks, I32))
         note(builder, RecordSite(RecordKind.LOAD, line=_line()), place, nbytes)
     elif _is_bulk(name) and row.operands.get("source") == "TileAddress":
         as_load = {**given, "destination": given["source"]}

@@ -21,7 +21,7 @@ _ALIKE = {"wait": "full", "flag": "full", "cluster": "meet"}
 _STAGES = {"loading": HUES[4], "being read": HUES[2]}
 _NAME = 140  #: letters of a pipeline's name
 _NARROW = 0.4  #: pixels of a range that is left out
-_MOST = 400  #: ranges that are drawn
+_MOST = 250  #: ranges that are drawn
 
 
 def draw(trace: Trace) -> str:

@@ -14,7 +14,8 @@ class Picture:
 
     def __init__(self, title: str) -> None:
         self.title, self.width, self.height = title, 0.0, 0.0
-        self._parts: list[str] = []
+        self._areas: list[str] = []
+        self._texts: list[str] = []
 
     def area(
         self,
@@ -27,18 +28,16 @@ class Picture:
         dashed: bool = False,
     ) -> None:
         """Draw a rectangle; the pointer shows `tip`."""
-        fill = f'fill="{hue}" fill-opacity="0.4"' if hue != "none" else 'fill="none"'
-        line = 'stroke="currentColor" stroke-opacity="0.5"'
-        line += ' stroke-dasharray="4 3"' if dashed else ""
+        line = ' stroke-dasharray="4 3"' if dashed else ""
         box = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
         inside = f"<title>{escape(tip)}</title>" if tip else ""
-        self._parts.append(f"<rect {box} {fill} {line}>{inside}</rect>")
+        self._areas.append(f'<rect {box} fill="{hue}"{line}>{inside}</rect>')
         self._reach(x + width, y + height)
 
     def text(self, x: float, y: float, text: str, anchor: str = "start") -> None:
         """Write a line; `y` is its middle."""
-        place = f'x="{x:g}" y="{y:g}" text-anchor="{anchor}" dominant-baseline="central"'
-        self._parts.append(f'<text {place} fill="currentColor">{escape(text)}</text>')
+        place = f'x="{x:g}" y="{y:g}"' + (f' text-anchor="{anchor}"' if anchor != "start" else "")
+        self._texts.append(f"<text {place}>{escape(text)}</text>")
         width = 6.2 * len(text)
         self._reach(x + width * {"start": 1, "middle": 0.5, "end": 0}[anchor], y + 7)
 
@@ -47,7 +46,10 @@ class Picture:
         size = f'width="{self.width + 2:.0f}" height="{self.height + 2:.0f}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" style="{_FONT}">'
         name = escape(self.title)
-        body = f"{head}<title>{name}</title>{''.join(self._parts)}</svg>"
+        areas = '<g stroke="currentColor" stroke-opacity="0.5" fill-opacity="0.4">'
+        texts = '<g fill="currentColor" dominant-baseline="central">'
+        inside = f"{areas}{''.join(self._areas)}</g>{texts}{''.join(self._texts)}</g>"
+        body = f"{head}<title>{name}</title>{inside}</svg>"
         return f'<div style="overflow-x:auto"><code>{name}</code><br/>{body}</div>'
 
     def _reach(self, x: float, y: float) -> None:

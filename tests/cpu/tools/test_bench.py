@@ -543,6 +543,7 @@ NOT_OF_BENCH = (
     *("matmul_times_h200", "matmul_times_h100", "matmul_times_large_h100"),
     *("matmul_times_fresh_h100", "matmul_times_short_h100"),
     *("matmul_times_pairs_h100", "matmul_times_layers_h100"),
+    *("trace_h200", "trace_matmul_h200", "trace_attention_h200"),
 )
 
 

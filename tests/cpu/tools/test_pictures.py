@@ -35,7 +35,10 @@ def shown(thing):
         x, y, w, h = (float(area.get(name)) for name in ("x", "y", "width", "height"))
         assert 0 <= x <= x + w <= width and 0 <= y <= y + h <= height
     texts = [text.text for text in picture.iter(f"{SVG}text")]
-    assert all(text.get("fill") == "currentColor" for text in picture.iter(f"{SVG}text"))
+    lines, filled = picture.findall(f"{SVG}g")
+    assert lines.get("stroke") == filled.get("fill") == "currentColor"
+    assert len(lines.findall(f"{SVG}rect")) == len(areas)
+    assert len(filled.findall(f"{SVG}text")) == len(texts)
     tips = [tip.text for area in areas for tip in area.iter(f"{SVG}title")]
     return root.findtext("code"), texts, tips
 

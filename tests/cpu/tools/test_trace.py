@@ -520,7 +520,7 @@ def test_a_picture_of_a_long_trace_is_cut():
     assert float(re.search(r'<svg[^>]* width="([\d.]+)"', pictures.picture(found))[1]) < 1000
     title, _, tips = svg_of(found)
     end = int(re.search(r"to ([\d,]+) ns", title)[1].replace(",", ""))
-    assert 15_000 < end < 25_000  # of 50,000: 400 ranges
+    assert 10_000 < end < 15_000  # of 50,000: 250 ranges
     assert len(tips) < 2000
 
 
