@@ -22,7 +22,7 @@ from numba_tma.host.trace_records import (
     records_of,
 )
 from numba_tma.simulator.label_names import names_of
-from numba_tma.tools.trace.spans import Span, roles_by_behaviour
+from numba_tma.tools.trace.spans import Span, roles_by_behaviour, with_ends_of_tiles
 
 _KINDS = {
     RecordKind.ARRIVE: "arrive",
@@ -111,7 +111,7 @@ def decode(rings: np.ndarray[Any, Any], sampling: Sampling, grid: tuple[int, ...
     for key, role in roles_by_behaviour(moved).items():
         roles.setdefault(key, role)
     dropped = sum(lost for *_, lost in parts)
-    return Decoded(moved, roles, processors, dropped, pipelines)
+    return Decoded(with_ends_of_tiles(moved), roles, processors, dropped, pipelines)
 
 
 def _without_ends(records: np.ndarray[Any, Any], lost: int) -> tuple[np.ndarray[Any, Any], int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from numba_tma.simulator.trace import Event, EventTrace
 from numba_tma.tools.trace.decode import SharedPlace, place_of
-from numba_tma.tools.trace.spans import Span, TracedLaunch, roles_by_behaviour
+from numba_tma.tools.trace.spans import Span, TracedLaunch, roles_by_behaviour, with_ends_of_tiles
 
 #: The kinds of spans, by the kinds of events.
 _KINDS = {
@@ -32,7 +32,8 @@ def _launch(trace: EventTrace, number: int, events: list[Event]) -> TracedLaunch
     for event in events:
         if role := trace.runs[event.run][1].get(event.warp):
             roles[event.block, event.warp] = role
-    return TracedLaunch(of.kernel, of.grid, of.block, "steps", tuple(spans), roles)
+    lasting = tuple(with_ends_of_tiles(spans))
+    return TracedLaunch(of.kernel, of.grid, of.block, "steps", lasting, roles)
 
 
 def _spans(events: list[Event]) -> Iterator[Span]:

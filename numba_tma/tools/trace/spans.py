@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 #: The kinds of spans. A range has a duration; the others are points in time.
@@ -18,13 +18,13 @@ RANGES = {
     "products": "a wait for the tensor cores",
     "flag": "a wait for a flag in global memory",
     "mark": "a range of `tma.mark`",
+    "tile": "a scheduler's tile, until the warp takes the next one or ends",
 }
 POINTS = {
     "load": "a load was issued",
     "store": "a store was issued",
     "release": "an arrival on the barrier of an empty stage",
     "arrive": "an arrival on another barrier",
-    "tile": "a tile of a scheduler begins",
     "landed": "a load has landed (simulator)",
 }
 WAITS = ("full", "empty", "wait", "drain", "meet", "cluster", "products", "flag")
@@ -90,6 +90,19 @@ class TracedLaunch:
     def role(self, span: Span) -> str:
         """Return the role of a span's warp."""
         return self.roles.get((span.block, span.warp), "")
+
+
+def with_ends_of_tiles(spans: list[Span]) -> list[Span]:
+    """Return spans, which are in the order of their starts, with tiles that last."""
+    until = {(span.block, span.warp): span.end for span in spans if span.kind == "run"}
+    found = []
+    for span in reversed(spans):
+        if span.kind == "tile":
+            key = span.block, span.warp
+            end = max(span.start, until.get(key, span.end))
+            until[key], span = span.start, replace(span, end=end)
+        found.append(span)
+    return found[::-1]
 
 
 def roles_by_behaviour(spans: list[Span]) -> dict[tuple[tuple[int, int, int], int], str]:

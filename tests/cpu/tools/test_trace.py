@@ -410,7 +410,7 @@ def test_a_file_for_perfetto():
     load = named["i", "load [1]"]
     assert load["args"]["nbytes"] == 8192 and load["ts"] == 0.5
     assert {e["tid"] for e in events if e["name"].startswith("load")} == {1}
-    assert named["i", "tile 17"] and named["X", "meet"]["args"] == {
+    assert named["X", "tile 17"] and named["X", "meet"]["args"] == {
         "line": "a.py:3",
         "of": "barrier 1",
     }
