@@ -56,7 +56,7 @@ class Machine:
 
     Arguments are integers, floats, bytes (a parameter by value), and NumPy arrays, which the kernel
     gets as Numba passes them and changes in place. `special` has further special registers. `step`
-    is the nanoseconds of an instruction.
+    is the nanoseconds of an instruction, if not STEP_NANOSECONDS.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class Machine:
         shared: int = 0x10000,
         answer: Callable[[str, Sequence[Any]], Any] = usual,
         special: dict[str, int] | None = None,
-        step: int = STEP_NANOSECONDS,
+        step: int | None = None,
     ) -> None:
-        self.step = step
+        self.step = STEP_NANOSECONDS if step is None else step
         self.pages: dict[int, bytearray] = {}  # of generic addresses
         self.block, self.grid, self.answer, self.special = block, grid, answer, special or {}
         self.shared_names: list[str] = []

@@ -21,7 +21,7 @@ from numba_tma.host.debug import Site
 
 
 @device_class(static=("name",))
-@dataclass
+@dataclass(frozen=True)
 class Mark:
     """A range that `mark` began."""
 
