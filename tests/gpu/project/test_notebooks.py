@@ -25,10 +25,11 @@ def test_every_cell_runs(path, tmp_path):
     script = tmp_path / f"{path.stem}.py"
     script.write_text("\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code"))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA_")}
+    paths = [str(NOTEBOOKS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, script],
         cwd=path.parent,
-        env=kept | {"MPLBACKEND": "agg", "PYTHONPATH": str(NOTEBOOKS.parent)},
+        env=kept | {"MPLBACKEND": "agg", "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
         timeout=LIMIT,
