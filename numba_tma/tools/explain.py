@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from numba_tma.tools.testing import gpu_available
 
     if not (simulated() or gpu_available()):
-        return run_in_simulator("explain", *(sys.argv[2:] if argv is None else argv))
+        return run_in_simulator("explain", *(sys.argv[1:] if argv is None else argv))
     sys.argv = [given.script, *given.arguments]
     sys.path.insert(0, str(Path(given.script).resolve().parent))
     status = 0
