@@ -175,9 +175,11 @@ def _code(block: re.Match[str]) -> str:
 
 
 def _section(body: str) -> str:
-    """Return a section as a list, or as a session of Python."""
+    """Return a section as a list, as a session of Python, or as prose, which has no indents."""
     if body.startswith(">>>"):
         return f"```pycon\n{body}\n```"
+    if not re.search(r"^ ", body, flags=re.M):
+        return body
     items = re.split(r"^(?=\S)", body, flags=re.M)
     return "\n".join(_item(item) for item in items if item.strip())
 

@@ -30,9 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if gpu_available():
         return _on_gpu()
+    return run_in_simulator("demo")
+
+
+def run_in_simulator(*arguments: str) -> int:
+    """Run a command of this package in a process that simulates; return its exit status."""
     print("No GPU with a Tensor Memory Accelerator here: running in the simulator.", flush=True)
     environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
-    command = [sys.executable, "-m", "numba_tma", "demo"]
+    command = [sys.executable, "-m", "numba_tma", *arguments]
     return subprocess.run(command, env=environment, check=False).returncode
 
 

@@ -19,6 +19,7 @@ from numba_tma.tools.trace.simulation import launches_of
 from numba_tma.tools.trace.spans import Span as Span
 from numba_tma.tools.trace.spans import TracedLaunch as TracedLaunch
 from numba_tma.tools.trace.summary import Summary as Summary
+from numba_tma.tools.trace.summary import counted
 from numba_tma.tools.trace.verdicts import Verdict as Verdict
 
 _MEGABYTES = 16
@@ -42,6 +43,8 @@ class Trace:
         found = cls()
         try:
             found.launches = read(json.loads(Path(path).read_text(encoding="utf-8")))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"Trace.load({str(path)!r}): it is no JSON: {error}") from None
         except ValueError as error:
             raise ValueError(f"Trace.load({str(path)!r}): {error}") from None
         return found
@@ -56,7 +59,9 @@ class Trace:
     def __repr__(self) -> str:
         spans = sum(len(launch.spans) for launch in self.launches)
         names = ", ".join(dict.fromkeys(launch.kernel for launch in self.launches))
-        return f"<trace of {len(self.launches)} launches ({names}): {spans:,} spans>"
+        return (
+            f"<trace of {counted(len(self.launches), 'launch', 'es')} ({names}): {spans:,} spans>"
+        )
 
 
 def _keep(trace: Trace, launches: list[TracedLaunch], most: int | None) -> None:

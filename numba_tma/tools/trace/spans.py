@@ -81,6 +81,10 @@ class TracedLaunch:
             return 0.0
         return max(s.end for s in self.spans) - min(s.start for s in self.spans)
 
+    def __repr__(self) -> str:
+        place = f"{self.kernel}, grid {self.grid}, block {self.block}"
+        return f"<launch of {place}: {len(self.spans):,} spans>"
+
     def of(self, *kinds: str, pipeline: str | None = None) -> Iterator[Span]:
         """Yield the spans of some kinds, of all pipelines or of one."""
         for span in self.spans:

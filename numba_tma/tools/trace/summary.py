@@ -28,25 +28,30 @@ class Summary:
         if not self.launches:
             return "nothing was launched"
         parts = ["\n".join(_lines(launch)) for launch in self.launches]
-        parts += [f"{n:,} more launches of {kernel}" for kernel, n in self.left_out.items()]
+        parts += [f"{counted(n, 'more launch', 'es')} of {k}" for k, n in self.left_out.items()]
         return "\n\n".join(parts)
 
     __repr__ = __str__
 
 
+def counted(number: int, noun: str, ending: str = "s") -> str:
+    """Return a number and its noun, which ends so if there is not one."""
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
+
+
 def _lines(launch: TracedLaunch) -> Iterator[str]:
-    blocks = len(launch.blocks)
     yield (
         f"{launch.kernel}, grid {launch.grid}, block {launch.block}: {launch.duration:,.0f} "
-        f"{launch.unit} in {blocks} traced block{'s' if blocks != 1 else ''}"
+        f"{launch.unit} in {counted(len(launch.blocks), 'traced block')}"
     )
     if launch.dropped:
         yield f"  {launch.dropped:,} older records did not fit: give more megabytes"
     roles = roles_of(launch)
     used = [kind for kind in _COLUMNS if any(role.of(kind) >= 0.005 for role in roles)]
-    yield "  " + f"{'role':<20}{'warps':>6}" + "".join(f"{k:>10}" for k in used) + f"{'work':>8}"
+    waits = "".join(f"{kind:>9}" for kind in used)
+    yield "  " + f"{'role':<20}{'warps':>6}{'waits:' if used else '':>8}{waits}{'work':>8}"
     for role in roles:
-        yield "  " + _row(role, used)
+        yield "  " + _row(role, used, "other" if len(roles) > 1 else "all")
         for mark, share in sorted(role.marks.items(), key=lambda item: -item[1]):
             yield f"    {mark!r} {share:.0%}"
     for facts in pipelines_of(launch):
@@ -55,19 +60,19 @@ def _lines(launch: TracedLaunch) -> Iterator[str]:
     for verdict in found:
         yield f"  - {verdict.text}"
     if not found:
-        yield "  - no wait is worth a word"
+        yield "  - nothing stands out: no wait takes a large share of the time"
 
 
-def _row(role: RoleShares, used: list[str]) -> str:
-    shares = "".join(f"{role.of(kind):>10.0%}" for kind in used)
-    return f"{role.role or 'other':<20}{role.warps:>6}{shares}{role.working:>8.0%}"
+def _row(role: RoleShares, used: list[str], unnamed: str) -> str:
+    shares = "".join(f"{role.of(kind):>9.0%}" for kind in used)
+    return f"{role.role or unnamed:<20}{role.warps:>6}{'':>8}{shares}{role.working:>8.0%}"
 
 
 def _pipeline(launch: TracedLaunch, facts: PipelineFacts) -> Iterator[str]:
     if not facts.fills:
         return
     name = facts.name if len(facts.name) < 60 else facts.name[:57] + "..."
-    yield f"  {name}: {len(facts.fills):,} fills of {facts.stage_nbytes:,.0f} B"
+    yield f"  {name}: {counted(len(facts.fills), 'fill')} of {facts.stage_nbytes:,.0f} B"
     line = (
         f"    {facts.filled:.1f} of {facts.num_stages} stages are filled, "
         f"{facts.in_flight / 1024:.1f} KiB in flight in a block"

@@ -77,8 +77,8 @@ def starved(launch: TracedLaunch) -> Iterator[Verdict]:
         share, name = facts.starved, facts.name.partition("(")[0]
         if consumer is None or share < NOTABLE:
             continue
-        seen = f"{name}: consumers wait {share:.0%} of their time for full stages"
-        flight = f"{facts.in_flight / 1024:.0f} KiB are in flight in a block"
+        seen = f"{name}: consumers wait {share:.0%} of their time for full stages after the first"
+        flight = f"{facts.in_flight / 1024:.1f} KiB are in flight in a block"
         waits = producer.of("empty") if producer else 0.0
         if launch.unit == "ns" and 0 < facts.load_nbytes < SMALL and waits < 0.5:
             yield Verdict(
@@ -161,14 +161,16 @@ def compute_bound(launch: TracedLaunch) -> Iterator[Verdict]:
             continue
         said.add((producer.role, consumer.role))
         marks = sorted(consumer.marks.items(), key=lambda mark: -mark[1])[:1]
-        where = "".join(f"; {spent:.0%} of it is {mark!r}" for mark, spent in marks)
+        parts = [f"{mark!r} takes {spent:.0%}" for mark, spent in marks if spent >= 0.005]
         if consumer.of("products") >= NOTABLE:
-            where += f"; {consumer.of('products'):.0%} are waits for the tensor cores"
+            parts.append(f"waits for the tensor cores take {consumer.of('products'):.0%}")
+        where = f"; of the consumers' time {', '.join(parts)}" if parts else ""
         name = facts.name.partition("(")[0]
         yield Verdict(
             "compute", 0.0,
             f"{name}: the producer waits {producer.of('empty'):.0%} of its time for empty stages, "
-            f"and consumers {facts.starved:.0%} for full ones: compute-bound{where}",
+            f"and consumers {facts.starved:.0%} for full ones after the first: "
+            f"compute-bound{where}",
         )  # fmt: skip
 
 
@@ -185,7 +187,7 @@ def drains(launch: TracedLaunch) -> Iterator[Verdict]:
         at = f" at {longest.line}" if longest.line else ""
         yield Verdict(
             "drain", lost,
-            f"{role or 'warps'} lose {lost:.0%} of their time to stores that drain (longest: "
+            f"{_named(role)} lose {lost:.0%} of their time to stores that drain (longest: "
             f"{longest.duration:,.0f} {launch.unit}{at}): store from a second tile and wait one "
             "store later (StorePipeline, in_flight=1)",
         )  # fmt: skip
@@ -200,7 +202,7 @@ def meetings(launch: TracedLaunch) -> Iterator[Verdict]:
             continue
         yield Verdict(
             "meeting", share,
-            f"{role or 'warps'} wait {share:.0%} of their time at barriers; warp {last} waits "
+            f"{_named(role)} wait {share:.0%} of their time at barriers; warp {last} waits "
             "least and so comes last: share its work among the others, or meet less often",
         )  # fmt: skip
 
@@ -233,6 +235,11 @@ def late_start(launch: TracedLaunch) -> Iterator[Verdict]:
             f"{name}: {facts.first_full:.0%} of a block's time passes until its first stage is "
             "full: let fewer blocks take several tiles each (PersistentGrid), prefetch the maps",
         )  # fmt: skip
+
+
+def _named(role: str) -> str:
+    """Return the warps of a role as the subject of a sentence."""
+    return f"warps of role {role!r}" if role else "warps"
 
 
 def _warps(launch: TracedLaunch, role: str) -> list[tuple[tuple[int, int, int], int]]:

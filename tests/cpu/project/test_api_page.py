@@ -70,10 +70,15 @@ def test_sections_of_a_docstring_become_lists():
         ------
         ValueError
             Never.
+
+        Notes
+        -----
+        A sentence that goes
+        on.
         """
 
     assert api_page.signature("f", f) == "f(a: int, b: Path | None = None) -> PurePath"
     assert api_page.prose(f) == (
         "Do it with `a`.\n\nMore.\n\n*Parameters*\n\n- `a`: The first, on two lines.\n\n"
-        "*Raises*\n\n- `ValueError`: Never."
+        "*Raises*\n\n- `ValueError`: Never.\n\n*Notes*\n\nA sentence that goes\non."
     )

@@ -90,6 +90,10 @@ def test_the_status_of_the_simulating_process_is_passed_on(monkeypatch, capsys):
     assert main(["demo"]) == 3
     assert commands == [([sys.executable, "-m", "numba_tma", "demo"], "1", False)]
     assert "running in the simulator" in capsys.readouterr().out
+    script = __file__
+    assert main(["explain", "--blocks", "2", script, "--one"]) == 3
+    explained = [sys.executable, "-m", "numba_tma", "explain", "--blocks", "2", script, "--one"]
+    assert commands[1:] == [(explained, "1", False)]
 
 
 def test_the_error_is_the_largest_of_all_rows_relative_to_the_value():

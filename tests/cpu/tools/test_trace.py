@@ -270,9 +270,9 @@ def test_texts_say_what_was_seen_and_the_repair():
     shared = static_shared("90a")
     (latency,) = verdicts_of(ring(full=0.4, empty=0.2, given={"shared_nbytes": shared - 70_000}))
     assert re.fullmatch(
-        r"TilePipeline: consumers wait \d+% of their time for full stages, and \d+ KiB are in "
-        r"flight in a block, where a latency of 50 ns needs 5 KiB on each SM to use all of the "
-        r"memory's bandwidth: add stages, 2 more fit", latency.text,
+        r"TilePipeline: consumers wait \d+% of their time for full stages after the first, and "
+        r"[\d.]+ KiB are in flight in a block, where a latency of 50 ns needs 5 KiB on each SM to "
+        r"use all of the memory's bandwidth: add stages, 2 more fit", latency.text,
     )  # fmt: skip
     (full,) = verdicts_of(ring(full=0.4, empty=0.2, given={"shared_nbytes": shared - 32_767}))
     assert full.text.endswith(
@@ -287,12 +287,18 @@ def test_texts_say_what_was_seen_and_the_repair():
         Span("products", 0, 9_000, BLOCK, 0),
     ]
     (compute,) = verdicts_of(launch(*spans, roles=ROLES))
-    assert "49% of it is 'softmax'; 22% are waits for the tensor cores" in compute.text
+    assert compute.text.endswith(
+        "of the consumers' time 'softmax' takes 49%, waits for the tensor cores take 22%"
+    )
+    brief = launch(*marked.spans, Span("mark", 0, 10, BLOCK, 0, "softmax"), roles=ROLES)
+    assert verdicts_of(brief)[0].text.endswith(" for full ones after the first: compute-bound")
     (drain,) = verdicts_of(meets(0.2, drains=0.3))
-    assert (
-        "work lose 35% of their time to stores that drain (longest: 300 ns at k.py:7)" in drain.text
+    assert drain.text.startswith(
+        "warps of role 'work' lose 35% of their time to stores that drain (longest: 300 ns at "
+        "k.py:7)"
     )
     (meeting,) = verdicts_of(meets(0.2))
+    assert meeting.text.startswith("warps of role 'work' wait")
     assert "warp 0 waits least and so comes last" in meeting.text
     (block,) = verdicts_of(uneven(2000))
     assert (
@@ -312,7 +318,7 @@ def test_the_text_of_a_summary():
     lines = str(summary).splitlines()
     assert lines[0] == "kernel, grid (100, 1, 1), block (64, 1, 1): 41,050 ns in 1 traced block"
     assert lines[1] == "  1,234 older records did not fit: give more megabytes"
-    assert lines[2].split() == ["role", "warps", "full", "empty", "work"]
+    assert lines[2].split() == ["role", "warps", "waits:", "full", "empty", "work"]
     assert lines[3].split() == ["consumer", "1", "38%", "0%", "62%"]
     assert lines[4] == "    'work' 10%"
     assert lines[5].split() == ["producer", "1", "0%", "29%", "71%"]
@@ -321,7 +327,7 @@ def test_the_text_of_a_summary():
     assert "the grid loads 3,193 GB/s (memory: 10,000)" in lines[7]
     assert lines[8].startswith("  - TilePipeline: consumers wait")
     assert "in 4 traced blocks" in str(summary)
-    assert "  - no wait is worth a word" in lines
+    assert "  - nothing stands out: no wait takes a large share of the time" in lines
     assert lines[-1] == "1,500 more launches of kernel"
     assert [v.kind for v in summary.verdicts] == kinds(more)
     assert repr(summary) == str(summary)
@@ -332,6 +338,18 @@ def test_a_long_name_is_cut_in_a_summary():
     name = "TilePipeline(" + "x" * 100 + ")"
     text = str(Summary((launch(*turns(3, 100, pipeline=name)),)))
     assert f"  {name[:57]}...: 3 fills" in text
+
+
+def test_one_is_singular_and_warps_without_a_role_are_all():
+    one = launch(*turns(1, 100), Span("run", 0, 100, BLOCK, 0))
+    text = str(Summary((one,), {"kernel": 1}))
+    assert ": 1 fill of" in text and "1 more launch of kernel" in text and "\n  all  " in text
+    found = Trace()
+    found.launches = [one]
+    assert repr(found).startswith("<trace of 1 launch (kernel): ")
+    assert repr(one) == (
+        f"<launch of kernel, grid (1, 1, 1), block (64, 1, 1): {len(one.spans)} spans>"
+    )
 
 
 def test_a_trace_keeps_so_many_launches_of_each_kernel():
@@ -460,7 +478,7 @@ def test_a_file_can_be_read_again(tmp_path):
 def test_another_file_is_no_trace(tmp_path, text):
     path = tmp_path / "other.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"Trace\.load\('.*other\.json'\): "):
+    with pytest.raises(ValueError, match=r"Trace\.load\('.*other\.json'\): it is no "):
         Trace.load(path)
 
 

@@ -319,6 +319,20 @@ if "end" in sys.argv:
     sys.exit({status})
 """
 
+TRACES_ITSELF = """
+import numpy as np
+from numba import cuda
+import numba_tma as tma
+
+@cuda.jit
+def meets():
+    cuda.syncthreads()
+
+with tma.trace() as trace:
+    meets[1, 64]()
+print(len(trace.launches))
+"""
+
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
@@ -340,7 +354,7 @@ def test_explain(script, tmp_path, capsys):
     text = capsys.readouterr().out
     assert "given ['--one', 'two'] __main__ 7" in text
     assert text.count("meets, grid (1, 1, 1), block (64, 1, 1)") == 2
-    assert "1 more launches of meets" in text and f"written to {file}" in text
+    assert "1 more launch of meets" in text and f"written to {file}" in text
     assert len(json.loads(file.read_text())["otherData"]["launches"]) == 2
     assert explain.main(["--launches", "3", script()]) == 0
     text = capsys.readouterr().out
@@ -354,6 +368,17 @@ def test_explain_returns_the_status_of_the_script(script, capsys, status, expect
     assert explain.main([script(status), "end"]) == expected
     found = capsys.readouterr()
     assert "meets, grid" in found.out and ("wrong" in found.err) == (status == "'wrong'")
+
+
+def test_explain_of_a_script_that_traces_itself(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = tmp_path / "script.py"
+    path.write_text(TRACES_ITSELF)
+    assert explain.main([str(path)]) == 0
+    assert capsys.readouterr().out == (
+        "1\nno kernel was launched outside of the traces that the script itself makes\n"
+    )
 
 
 def test_explain_without_a_script(capsys):
