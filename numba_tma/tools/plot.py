@@ -223,9 +223,9 @@ def _first_block(
 def _bars_of_fills(launch: TracedLaunch, pipeline: str, block: tuple[int, int, int]) -> Stages:
     """Return the bars of each stage of a pipeline."""
     stages: Stages = {}
+    end = max(span.end for span in launch.spans if span.block == block)
     for number, fill in enumerate(fills_of(launch, pipeline, block)):
         bars = stages.setdefault(fill.stage, [])
-        end = max(span.end for span in launch.spans if span.block == block)
         full = end if fill.full is None else fill.full
         bars.append((">", fill.issued, full, number))
         if fill.full is not None:

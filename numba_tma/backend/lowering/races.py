@@ -26,13 +26,14 @@ from numba_tma.backend.lowering.instructions import (
     emit,
     is_absent,
 )
+from numba_tma.backend.lowering.labels import labelled_memory
 from numba_tma.backend.lowering.operands import BELOW, OPERANDS
 from numba_tma.backend.lowering.row_operands import barrier_of, place_of, word_of
 from numba_tma.backend.lowering.waiting import WAITS, nbytes_of
 from numba_tma.device import races
 from numba_tma.host.debug import MARKER, Site, site_number
 from numba_tma.host.environment import racing
-from numba_tma.host.races import Kind, events_address, header_address, label_number, line_number
+from numba_tma.host.races import Kind, events_address, header_address, line_number
 from numba_tma.ptx import TABLE
 from numba_tma.ptx._instruction import Instruction
 
@@ -467,15 +468,12 @@ def _labelled(
     args: Sequence[Value],
 ) -> None:
     """Log where a pipeline's memory is, for the names in messages."""
-    if function.__name__.startswith("label_"):
-        (owner,) = sig.args[0].static
-        if block := getattr(owner, "block", None):
+    if memory := labelled_memory(context, builder, function, sig, args):
+        if block := getattr(memory.owner, "block", None):
             # A kernel with the log needs more registers than a large block may have.
             compiler.limit_registers(builder, int(block))
-        places = [context.cast(builder, a, t, U32) for a, t in zip(args[1:], sig.args[1:])]
-        base, barriers = (*places, _constant(0))[:2]
-        number = _constant(label_number(function, owner))
-        note_once(context, builder, Kind.LABEL, base, barriers, number)
+        words = memory.base, memory.barriers, _constant(memory.number)
+        note_once(context, builder, Kind.LABEL, *words)
 
 
 if racing():

@@ -19,10 +19,10 @@ from numba_tma.backend import compiler
 from numba_tma.backend.compiler import I32, Builder, Context, Signature, Value, ir, types
 from numba_tma.backend.lowering import hooks
 from numba_tma.backend.lowering.instructions import AFTER, HOOKS, Operands
+from numba_tma.backend.lowering.labels import labelled_memory
 from numba_tma.backend.lowering.row_operands import barrier_of, place_of, word_of
 from numba_tma.backend.lowering.waiting import nbytes_of
 from numba_tma.host import debug
-from numba_tma.host.races import label_number
 from numba_tma.host.trace_buffer import launch_address
 from numba_tma.host.trace_records import (
     COUNTERS,
@@ -259,14 +259,9 @@ def _labelled(
     args: Sequence[Value],
 ) -> None:
     """Put the address of a pipeline's memory into the ring, for its name in the trace."""
-    if not function.__name__.startswith("label_"):
-        return
-    (owner,) = sig.args[0].static
-    places = [context.cast(builder, a, t, types.uint32) for a, t in zip(args[1:], sig.args[1:])]
-    number = label_number(function, owner)
-    text = _LABEL.format(slot=label_slot(number), number=number)
-    base, barriers = (*places, _constant(0))[:2]
-    _asm(builder, _VOID, text, "r,r", base, barriers)
+    if memory := labelled_memory(context, builder, function, sig, args):
+        text = _LABEL.format(slot=label_slot(memory.number), number=memory.number)
+        _asm(builder, _VOID, text, "r,r", memory.base, memory.barriers)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,7 +107,7 @@ def decode(rings: np.ndarray[Any, Any], sampling: Sampling, grid: tuple[int, ...
             if role:
                 roles.setdefault((block, warp), role)
     first = min((span.start for span in spans), default=0.0)
-    moved = [_moved(span, -first) for span in spans]
+    moved = [replace(span, start=span.start - first, end=span.end - first) for span in spans]
     moved.sort(key=lambda span: (span.start, span.end))
     for key, role in roles_by_behaviour(moved).items():
         roles.setdefault(key, role)
@@ -118,11 +119,6 @@ def _without_ends(records: np.ndarray[Any, Any], lost: int) -> tuple[np.ndarray[
     """Return records of lanes other than 0 without their ends: a warp runs as long as lane 0."""
     ends = [SITES[site].kind is RecordKind.END for site in records["site"]]
     return records[~np.array(ends, bool)], lost
-
-
-def _moved(span: Span, by: float) -> Span:
-    fields = {name: getattr(span, name) for name in Span.__slots__}
-    return Span(**fields | {"start": span.start + by, "end": span.end + by})
 
 
 #: The clock and the timer at each record of a ring.

@@ -67,34 +67,26 @@ def fills_of(launch: TracedLaunch, pipeline: str, block: Block | None = None) ->
 _SHORT = 60  #: a wait of so many nanoseconds, or steps, may be for a stage that was full
 
 
-def in_flight_over_time(
-    launch: TracedLaunch, block: Block, pipeline: str
-) -> list[tuple[float, int]]:
+def in_flight_over_time(launch: TracedLaunch, block: Block, pipeline: str) -> Series:
     """Return times, and the bytes that were issued and not yet seen to have landed, from then on.
 
     A consumer that comes late sees loads as in flight that have landed.
     """
-    changes = []
-    for fill in fills_of(launch, pipeline, block):
-        changes.append((fill.issued, fill.nbytes))
-        if fill.full is not None:
-            changes.append((fill.full, -fill.nbytes))
-    return _sums(changes)
+    return _sums((f.issued, f.nbytes, f.full) for f in fills_of(launch, pipeline, block))
 
 
-def stages_filled_over_time(
-    launch: TracedLaunch, block: Block, pipeline: str
-) -> list[tuple[float, int]]:
+def stages_filled_over_time(launch: TracedLaunch, block: Block, pipeline: str) -> Series:
     """Return times, and the stages that were loaded and not yet released, from then on."""
+    return _sums((f.issued, 1, f.released) for f in fills_of(launch, pipeline, block))
+
+
+def _sums(amounts: Iterable[tuple[float, int, float | None]]) -> Series:
+    """Return the sums over time of amounts, each from its begin to its end, if it has one."""
     changes = []
-    for fill in fills_of(launch, pipeline, block):
-        changes.append((fill.issued, 1))
-        if fill.released is not None:
-            changes.append((fill.released, -1))
-    return _sums(changes)
-
-
-def _sums(changes: Series) -> Series:
+    for begin, amount, end in amounts:
+        changes.append((begin, amount))
+        if end is not None:
+            changes.append((end, -amount))
     total, series = 0, []
     for time, change in sorted(changes):
         total += change
@@ -167,23 +159,22 @@ class PipelineFacts:
     @cached_property
     def in_flight(self) -> float:
         """The mean bytes in flight in a block, from its first load to its last full stage."""
-        means = []
-        for block in dict.fromkeys(fill.block for fill in self.fills):
-            ends = [f.full for f in self.fills if f.block == block and f.full is not None]
-            if ends:
-                series = in_flight_over_time(self.launch, block, self.name)
-                means.append(mean_over_time(series, max(ends)))
-        return statistics.fmean(means) if means else 0.0
+        return self._mean((fill, fill.nbytes, fill.full) for fill in self.fills)
 
     @cached_property
     def filled(self) -> float:
         """The mean of the stages that are loaded and not released, of a block."""
+        return self._mean((fill, 1, fill.released) for fill in self.fills)
+
+    def _mean(self, amounts: Iterable[tuple[StageFill, int, float | None]]) -> float:
+        """Return the mean over blocks of the mean over time of amounts that end."""
+        by_block: defaultdict[Block, list[tuple[float, int, float | None]]] = defaultdict(list)
+        for fill, amount, end in amounts:
+            by_block[fill.block].append((fill.issued, amount, end))
         means = []
-        for block in dict.fromkeys(fill.block for fill in self.fills):
-            ends = [f.released for f in self.fills if f.block == block and f.released is not None]
-            if ends:
-                series = stages_filled_over_time(self.launch, block, self.name)
-                means.append(mean_over_time(series, max(ends)))
+        for held in by_block.values():
+            if ends := [end for *_, end in held if end is not None]:
+                means.append(mean_over_time(_sums(held), max(ends)))
         return statistics.fmean(means) if means else 0.0
 
     @cached_property

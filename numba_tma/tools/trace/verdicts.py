@@ -6,6 +6,7 @@ warps concerned lose. A summary shows the verdicts in the order of their shares.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -32,7 +33,7 @@ class Verdict(NamedTuple):
     text: str  #: what was seen, and the repair
 
 
-Rule = Callable[[TracedLaunch], Iterator[Verdict]]
+Rule = Callable[[TracedLaunch, list[PipelineFacts]], Iterator[Verdict]]
 RULES: list[Rule] = []
 
 
@@ -43,7 +44,8 @@ def _rule(rule: Rule) -> Rule:
 
 def verdicts_of(launch: TracedLaunch) -> list[Verdict]:
     """Return what the rules say of a launch, the most important first."""
-    found = [verdict for rule in RULES for verdict in rule(launch)]
+    pipelines = pipelines_of(launch)  # once: all that is known of them is computed from spans
+    found = [verdict for rule in RULES for verdict in rule(launch, pipelines)]
     return sorted(found, key=lambda verdict: -verdict.share)
 
 
@@ -52,7 +54,7 @@ def bandwidth_of(launch: TracedLaunch, facts: PipelineFacts) -> float:
     blocks = {fill.block for fill in facts.fills}
     if not blocks or not launch.duration:
         return 0.0
-    at_once = min(_blocks_of(launch), launch.num_processors or len(blocks))
+    at_once = min(math.prod(launch.grid), launch.num_processors or len(blocks))
     times = block_times(launch)
     rates = [
         sum(f.nbytes for f in facts.fills if f.block == block) / times[block]
@@ -62,17 +64,10 @@ def bandwidth_of(launch: TracedLaunch, facts: PipelineFacts) -> float:
     return statistics.fmean(rates) * at_once if rates else 0.0
 
 
-def _blocks_of(launch: TracedLaunch) -> int:
-    blocks = 1
-    for extent in launch.grid:
-        blocks *= extent
-    return blocks
-
-
 @_rule
-def starved(launch: TracedLaunch) -> Iterator[Verdict]:
+def starved(launch: TracedLaunch, pipelines: list[PipelineFacts]) -> Iterator[Verdict]:
     """Consumers wait for full stages: because of the memory, the ring, or the producer."""
-    for facts in pipelines_of(launch):
+    for facts in pipelines:
         consumer, producer = facts.consumer, facts.producer
         share, name = facts.starved, facts.name.partition("(")[0]
         if consumer is None or share < NOTABLE:
@@ -127,12 +122,12 @@ def _more_stages(launch: TracedLaunch, facts: PipelineFacts) -> str:
 
 
 @_rule
-def small_stages(launch: TracedLaunch) -> Iterator[Verdict]:
+def small_stages(launch: TracedLaunch, pipelines: list[PipelineFacts]) -> Iterator[Verdict]:
     """Stages are so small that handing them over takes most of the time."""
     if launch.unit != "ns":
         return
     times = block_times(launch)
-    for facts in pipelines_of(launch):
+    for facts in pipelines:
         turns = len(facts.fills) / max(1, len({fill.block for fill in facts.fills}))
         if turns < 8 or facts.stage_nbytes >= 2 * SMALL:
             continue
@@ -148,10 +143,10 @@ def small_stages(launch: TracedLaunch) -> Iterator[Verdict]:
 
 
 @_rule
-def compute_bound(launch: TracedLaunch) -> Iterator[Verdict]:
+def compute_bound(launch: TracedLaunch, pipelines: list[PipelineFacts]) -> Iterator[Verdict]:
     """Consumers set the pace: the producer waits for empty stages."""
     said = set()
-    for facts in pipelines_of(launch):
+    for facts in pipelines:
         consumer, producer = facts.consumer, facts.producer
         if consumer is None or producer is None:
             continue
@@ -175,7 +170,7 @@ def compute_bound(launch: TracedLaunch) -> Iterator[Verdict]:
 
 
 @_rule
-def drains(launch: TracedLaunch) -> Iterator[Verdict]:
+def drains(launch: TracedLaunch, pipelines: list[PipelineFacts]) -> Iterator[Verdict]:
     """Warps wait for their stores, and perhaps others for them."""
     for role, (share, last) in _meetings(launch).items():
         own = shares_of(launch, _warps(launch, role)).of("drain")
@@ -194,7 +189,7 @@ def drains(launch: TracedLaunch) -> Iterator[Verdict]:
 
 
 @_rule
-def meetings(launch: TracedLaunch) -> Iterator[Verdict]:
+def meetings(launch: TracedLaunch, pipelines: list[PipelineFacts]) -> Iterator[Verdict]:
     """Warps wait for one that works longer."""
     for role, (share, last) in _meetings(launch).items():
         late = shares_of(launch, [(block, last) for block in launch.blocks])
@@ -208,7 +203,7 @@ def meetings(launch: TracedLaunch) -> Iterator[Verdict]:
 
 
 @_rule
-def uneven(launch: TracedLaunch) -> Iterator[Verdict]:
+def uneven(launch: TracedLaunch, pipelines: list[PipelineFacts]) -> Iterator[Verdict]:
     """One block takes longer than the others."""
     times = block_times(launch)
     if len(times) < 2:
@@ -224,9 +219,9 @@ def uneven(launch: TracedLaunch) -> Iterator[Verdict]:
 
 
 @_rule
-def late_start(launch: TracedLaunch) -> Iterator[Verdict]:
+def late_start(launch: TracedLaunch, pipelines: list[PipelineFacts]) -> Iterator[Verdict]:
     """Blocks are so short that the first stage takes much of their time."""
-    for facts in pipelines_of(launch):
+    for facts in pipelines:
         if facts.first_full < 2 * NOTABLE or len(facts.fills) < 1:
             continue
         name = facts.name.partition("(")[0]
