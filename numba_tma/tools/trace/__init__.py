@@ -15,6 +15,7 @@ from numba_tma.kernels._host.memo import forget_all
 from numba_tma.simulator.trace import record
 from numba_tma.tools.trace.chrome import events_of
 from numba_tma.tools.trace.chrome import launches_of as read
+from numba_tma.tools.trace.recording import GpuRecorder, takes
 from numba_tma.tools.trace.simulation import launches_of
 from numba_tma.tools.trace.spans import Span as Span
 from numba_tma.tools.trace.spans import TracedLaunch as TracedLaunch
@@ -67,10 +68,8 @@ class Trace:
 def _keep(trace: Trace, launches: list[TracedLaunch], most: int | None) -> None:
     """Put launches into a trace, of each kernel at most so many."""
     for launch in launches:
-        if most is None or sum(known.kernel == launch.kernel for known in trace.launches) < most:
+        if takes(trace, launch.kernel, most):
             trace.launches.append(launch)
-        else:
-            trace.left_out[launch.kernel] = trace.left_out.get(launch.kernel, 0) + 1
 
 
 @contextmanager
@@ -139,8 +138,6 @@ def trace(
             finally:
                 _keep(found, launches_of(events), launches)
         return
-    from numba_tma.tools.trace.recording import GpuRecorder
-
     recorder = GpuRecorder(found, blocks, int(megabytes * (1 << 20)), launches)
     try:
         with tracing.recording(recorder), traced_kernels().tracing_launches():

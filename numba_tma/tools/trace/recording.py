@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     from numba_tma.tools.trace import Trace
 
 
+def takes(trace: Trace, kernel: str, most: int | None) -> bool:
+    """Return whether a trace has room for one more launch of a kernel; count it if not."""
+    if most is None or sum(known.kernel == kernel for known in trace.launches) < most:
+        return True
+    trace.left_out[kernel] = trace.left_out.get(kernel, 0) + 1
+    return False
+
+
 class GpuRecorder:
     """Puts the launches of a thread into a trace."""
 
@@ -30,9 +39,7 @@ class GpuRecorder:
 
     def launch(self, traced: tracing.Traced, run: Callable[[], None]) -> None:
         """Launch, wait for the kernel's end, and read its rings."""
-        known = sum(launch.kernel == traced.name for launch in self._trace.launches)
-        if self._most is not None and known >= self._most:
-            self._trace.left_out[traced.name] = self._trace.left_out.get(traced.name, 0) + 1
+        if not takes(self._trace, traced.name, self._most):
             run()
             return
         if is_capturing(traced.stream):
@@ -48,8 +55,11 @@ class GpuRecorder:
         try:
             run()
             wait_for_device()
-        finally:
-            rings.end()
+        except BaseException:
+            with contextlib.suppress(Exception):  # of a context that the kernel's error has taken
+                rings.end()
+            raise
+        rings.end()
         found = decode(rings.read(), sampling, traced.grid)
         device = launching_device()
         # Twice: a DRAM transfers at both edges of its clock. kHz x bits / 8 = 1e3 B/s.
