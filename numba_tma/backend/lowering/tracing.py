@@ -1,7 +1,7 @@
 """Traces: a record is written beside every wait, copy, arrival and mark of a kernel.
 
-A record must cost its warp little: 80 cycles of a loop that does nothing else, fewer elsewhere. So
-it is one assembler statement, without a call, which blocks that are not traced jump over. The
+A record must cost its warp little: it takes 80 cycles in a loop that does nothing else, and fewer
+elsewhere. So it is one assembler statement, without a call, which blocks that are not traced jump over. The
 address of the warp's ring and the count of its records are registers that the kernel's first
 statement declares and the others name: LLVM knows nothing of them, and every function of a traced
 kernel is inlined into it. Lane 0 writes. Its count is right because nobody else has it; where lane
