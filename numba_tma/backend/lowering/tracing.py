@@ -1,12 +1,12 @@
 """Traces: a record is written beside every wait, copy, arrival and mark of a kernel.
 
 A record must cost its warp little: it takes 80 cycles in a loop that does nothing else, and fewer
-elsewhere. So it is one assembler statement, without a call, which blocks that are not traced jump over. The
-address of the warp's ring and the count of its records are registers that the kernel's first
-statement declares and the others name: LLVM knows nothing of them, and every function of a traced
-kernel is inlined into it. Lane 0 writes. Its count is right because nobody else has it; where lane
-0 is elsewhere, the first of the active lanes writes to a small ring of its own, whose count is in
-memory.
+elsewhere. So it is one assembler statement, without a call, which blocks that are not traced jump
+over. The address of the warp's ring and the count of its records are registers that the kernel's
+first statement declares and the others name: LLVM knows nothing of them, and every function of a
+traced kernel is inlined into it. Lane 0 writes. Its count is right because nobody else has it;
+where lane 0 is elsewhere, the first of the active lanes writes to a small ring of its own, whose
+count is in memory.
 """
 
 from __future__ import annotations
