@@ -84,13 +84,13 @@ def repeated(check):
     """Let a check of times fail some times: other tests' kernels interrupt one that is measured."""
 
     @functools.wraps(check)
-    def until_it_holds(*args):
+    def until_it_holds(*args, **kwargs):
         for _ in range(ATTEMPTS - 1):
             try:
-                return check(*args)
+                return check(*args, **kwargs)
             except AssertionError:
                 time.sleep(0.2)
-        return check(*args)
+        return check(*args, **kwargs)
 
     return until_it_holds
 
