@@ -14,8 +14,8 @@ import numpy as np
 from numba_tma.ptx._instruction import f32, instruction, u32
 
 __all__ = [
-    "ex2_approx_ftz_f32", "rcp_approx_ftz_f32", "rcp_approx_f32", "rsqrt_approx_f32",
-    "lg2_approx_f32", "tanh_approx_f32", "fma_rn_f32", "min_f32", "max_f32", "max_nan_f32",
+    "ex2_approx_ftz_f32", "ex2_approx_f32", "rcp_approx_ftz_f32", "rcp_approx_f32",
+    "rsqrt_approx_f32", "lg2_approx_f32", "tanh_approx_f32", "fma_rn_f32", "min_f32", "max_f32", "max_nan_f32",
     "prmt_b32",
 ]  # fmt: skip
 
@@ -40,6 +40,16 @@ def ex2_approx_ftz_f32(value: f32) -> f32:
         return np.exp2(value) if value >= -126 else np.float32(0)
     with np.errstate(all="ignore"):
         return _flush(np.exp2(_flush(value)))
+
+
+@instruction("ex2.approx.f32 {result}, {value};", isa=(1, 4), sm=80, pure=True)
+def ex2_approx_f32(value: f32) -> f32:
+    """Return 2 to the power of `value`, to a relative error of 2^-22.5.
+
+    Below 2^-126 the error is half of the smallest subnormal number. Executed by any thread.
+    """
+    with np.errstate(all="ignore"):
+        return np.exp2(_single(value))
 
 
 @instruction("rcp.approx.ftz.f32 {result}, {value};", isa=(1, 4), sm=80, pure=True)

@@ -10,7 +10,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numba_tma.kernels.pointwise.formulas import gelu_bf16, gelu_f16, gelu_tanh_lane, swiglu_lane
+from numba_tma.kernels.pointwise.formulas import (
+    gelu_bf16,
+    gelu_f16,
+    gelu_f32,
+    gelu_tanh_lane,
+    swiglu_lane,
+)
 
 BF16 = ml_dtypes.bfloat16
 #: Type: its GELU, the error before rounding and after it, in ulp of the result.
@@ -48,7 +54,20 @@ def test_gelu_of_every_input(name):
     assert (np.sign(y.astype(dtype).astype(float)) * np.sign(x) >= 0).all()
 
 
-@pytest.mark.parametrize("function", [gelu_bf16, gelu_f16])
+@np.errstate(all="ignore")
+def test_gelu_of_float32():
+    """To (1.5 x^2 + 8) 2^-24 of the result, or half of the smallest subnormal number and a rounding."""
+    small = np.geomspace(2.0**-140, 14.5, 100_000)
+    x = np.concatenate([np.linspace(-15, 15, 200_001), small, -small, [0.0, 1e38, -1e38]])
+    x = x.astype(np.float32)
+    y, exact = gelu_f32(x), exact_gelu(x)
+    assert y.dtype == np.float32
+    square = np.minimum(x.astype(float) ** 2, 15**2)
+    assert (np.abs(y - exact) <= (1.5 * square + 8) * 2.0**-24 * np.abs(exact) + 2.0**-148).all()
+    assert (np.sign(y) * np.sign(x) >= 0).all()
+
+
+@pytest.mark.parametrize("function", [gelu_bf16, gelu_f16, gelu_f32])
 def test_gelu_of_what_is_not_finite(function):
     y = function(np.array([np.nan, np.inf, -np.inf], np.float32))
     assert np.isnan(y[0]) and y[1] == np.inf and abs(y[2]) < 2.0**-26

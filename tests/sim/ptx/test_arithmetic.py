@@ -29,6 +29,10 @@ VALUES = {
         (-150, 0), (-INF, 0), (128, INF), (128.5, INF), (INF, INF), (TINY, 1),
         (np.nan, np.nan),
     ],
+    ptx.ex2_approx_f32: [
+        (0, 1), (-126, NORMAL), (-127, NORMAL / 2), (-149, TINY), (-151, 0), (-INF, 0), (128, INF),
+        (TINY, 1), (np.nan, np.nan),
+    ],
     ptx.rcp_approx_ftz_f32: [
         (4, 0.25), (NORMAL, 2.0**126), (-NORMAL, -(2.0**126)), (BELOW, INF), (-BELOW, -INF),
         (0, INF), (-0.0, -INF), (2.0**126, NORMAL), (2.0**127, 0), (-(2.0**127), -0.0), (INF, 0),
