@@ -15,8 +15,8 @@ from numba_tma.ptx._instruction import f32, instruction, u32
 
 __all__ = [
     "ex2_approx_ftz_f32", "ex2_approx_f32", "rcp_approx_ftz_f32", "rcp_approx_f32",
-    "rsqrt_approx_f32", "lg2_approx_f32", "tanh_approx_f32", "fma_rn_f32", "min_f32", "max_f32", "max_nan_f32",
-    "prmt_b32",
+    "rsqrt_approx_f32", "lg2_approx_f32", "tanh_approx_f32", "fma_rn_f32", "min_f32", "max_f32",
+    "max_nan_f32", "prmt_b32",
 ]  # fmt: skip
 
 _SMALLEST = np.float32(2.0**-126)
