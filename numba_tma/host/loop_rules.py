@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-#: Methods that begin a loop over stages, which whole warps enter.
-LOOPS = ("produce", "produce_from", "consume", "consume_from")
+#: Methods that begin a loop over stages, which whole warps enter, and their side of the pipeline.
+LOOPS = {
+    "produce": "produce",
+    "produce_from": "produce",
+    "produce_windows": "produce",
+    "consume": "consume",
+    "consume_from": "consume",
+    "windows": "consume",
+}
 
 #: Methods of roles, named barriers and pipelines at which whole warps meet.
 MEETINGS = ("sync", "sync_consumers")
@@ -31,6 +38,13 @@ def nested_refusal(called: str, loop: str) -> str:
         "pipelines in the body of one loop, or acquire the other's stage by "
         "pipe.producer().acquire()"
     )
+
+
+#: The error of a loop over a window.
+NOT_A_SEQUENCE = (
+    "a window cannot be iterated over: iterate over its distances, as in `for d in range(-1, 2): "
+    "window[d].x`"
+)
 
 
 def starts_again(pipeline: object) -> bool:

@@ -31,7 +31,8 @@ from numba_tma.pipeline.loops import (
 )
 from numba_tma.pipeline.multicast import MulticastGroup, blocks_along, is_shared_along_x
 from numba_tma.pipeline.producer import NO_TILE, TileProducer, check_queue
-from numba_tma.pipeline.ranges import goes_backwards
+from numba_tma.pipeline.ranges import goes_backwards, is_before
+from numba_tma.pipeline.windows import Windows, check_window, tiles_aside, walks_backwards
 from numba_tma.simulator import BadOperand
 
 if TYPE_CHECKING:
@@ -123,6 +124,36 @@ class TilePipelineHandle:
         before = i64(first) - i64(step)
         return Produce(backwards, producer, before, stop, step, producer.enters())
 
+    def produce_windows(
+        self,
+        first: Any,
+        stop: Any,
+        step: Constant[int] = 1,
+        radius: Constant[int] = 1,
+        before: Constant[int | None] = None,
+        after: Constant[int | None] = None,
+    ) -> Produce:
+        """Iterate over the tiles of `windows` with the same arguments, as `produce` does.
+
+        Those are range(first - radius, stop + radius), and none if range(first, stop) is empty. A
+        load of a tile outside of the array fills it with zeros.
+        """
+        check_loop("produce_windows", self, "producer")
+        producer, backwards = (
+            self._producer,
+            walks_backwards("produce_windows", first, stop, step),
+        )
+        below = tiles_aside("produce_windows", "before", before, radius)
+        above = tiles_aside("produce_windows", "after", after, radius)
+        check_window(producer.pipeline, below, above)
+        if backwards:
+            start, end = i64(first) + above, i64(stop) - below
+        else:
+            start, end = i64(first) - below, i64(stop) + above
+        if not is_before(first, stop, backwards):
+            end = start
+        return Produce(backwards, producer, start - step, end, step, producer.enters())
+
     def produce_from(self, queue: TileQueue) -> ProduceFrom:
         """Iterate over the tiles that `queue` hands to this block, as `produce` does.
 
@@ -164,6 +195,45 @@ class TilePipelineHandle:
         else:
             tiles = Consume(backwards, in_flight, self._consumer, before, stop, step)
         self._consumer._release_until(in_flight)
+        return tiles
+
+    def windows(
+        self,
+        first: Any,
+        stop: Any,
+        step: Constant[int] = 1,
+        radius: Constant[int] = 1,
+        before: Constant[int | None] = None,
+        after: Constant[int | None] = None,
+    ) -> Windows:
+        """Iterate over range(first, stop), each tile with a window of the tiles around it.
+
+        Yields (tile, window): ``window[0].x`` is the tile x itself, ``window[-1].x`` that of the
+        tile before it, up to `radius` tiles away. The producer enters `produce_windows` with the
+        same arguments. Every consumer warp enters the loop.
+
+        - A window holds 2 * radius + 1 stages. When the loop goes on it releases the oldest, and
+          waits for one more; at the end it releases all.
+        - `radius` is a literal. `before` and `after` are those of a window whose sides differ.
+        - `step` is 1, or the literal -1: then the tiles are those above `stop`, and ``window[-1]``
+          is still the tile of the smaller number.
+        - ``window[d]`` with a literal costs three instructions of 32 bits, and a variable d no
+          more.
+        - After a ``break`` the next loop, `release_pending` or `close` releases the held stages.
+        """
+        check_loop("windows", self, "consumer")
+        backwards = walks_backwards("windows", first, stop, step)
+        below = tiles_aside("windows", "before", before, radius)
+        above = tiles_aside("windows", "after", after, radius)
+        consumer = self._consumer
+        check_window(consumer.pipeline, below, above)
+        start = i64(first) - i64(step)
+        if consumer.pipeline.by_commit:
+            entered = consumer.enters()
+            tiles = Windows(backwards, below, above, consumer, start, stop, step, entered)
+        else:
+            tiles = Windows(backwards, below, above, consumer, start, stop, step)
+        consumer._release_until(0)
         return tiles
 
     def consume_from(self, in_flight: Constant[int] = 0) -> ConsumeFrom:

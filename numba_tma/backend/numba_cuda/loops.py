@@ -128,7 +128,7 @@ def _check_sides(
                 continue
             if (name := function.typing_key[-1]) in LOOPS:
                 if function.this.cls.__name__ == "TilePipelineHandle":
-                    loops[name.removesuffix("_from")].append((number, function.this, call))
+                    loops[LOOPS[name]].append((number, function.this, call))
     for block, handle, _ in loops["produce"]:
         for other, same, call in loops["consume"]:
             if handle == same and (block in dominators[other] or other in dominators[block]):

@@ -178,20 +178,27 @@ class _TileAssignment(compiler.AbstractTemplate):
         return signature(types.void, args[0], args[1], element_type(args[0].static[0]))
 
 
-@compiler.lowering_registry.lower(operator.getitem, ObjectType, types.Any)
-def _lower_getitem(
+def _lower_barrier(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> Any:
-    if sig.args[0].cls is BarrierArray:
-        base = get_field(builder, sig.args[0], args[0], "address")
-        index = context.cast(builder, args[1], sig.args[1], types.uint32)
-        address = builder.add(base, builder.mul(index, ir.Constant(I32, 8)))
-        return compiler.make_object(context, builder, BARRIER, [address])
+    base = get_field(builder, sig.args[0], args[0], "address")
+    index = context.cast(builder, args[1], sig.args[1], types.uint32)
+    address = builder.add(base, builder.mul(index, ir.Constant(I32, 8)))
+    return compiler.make_object(context, builder, BARRIER, [address])
+
+
+def _lower_element(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     tile = sig.args[0].static[0]
     pointer = _pointer(context, builder, sig, args, storage(context, tile.dtype))
     value = builder.load(pointer, align=tile.itemsize)
     mark_used(builder, sig.args[0], args[0])
     return decode(context, builder, tile.dtype, value)
+
+
+compiler.describe(BarrierArray).item = _lower_barrier
+compiler.describe(SharedTile).item = _lower_element
 
 
 @compiler.lowering_registry.lower(operator.setitem, ObjectType, types.Any, types.Any)
