@@ -70,6 +70,16 @@ def carried_stage(name: str) -> str:
     )
 
 
+def rotated_stage(name: str) -> str:
+    """Return the error of a variable that carries a stage from one turn of a loop to the next."""
+    return (
+        f"the variable {name} holds a stage from one turn of the loop to the next, so that the "
+        "pipeline's state would lie in local memory: iterate by `for z, window in "
+        "pipe.windows(first, stop, radius=1)`, where window[-1], window[0] and window[1] are the "
+        "stages, or keep tiles in the variables, as in `here = consumer.wait().x`"
+    )
+
+
 def role_refusal(called: str, pipeline: object, role: str) -> str:
     """Return the error of a thread that executes a loop of a role that it does not have."""
     return (

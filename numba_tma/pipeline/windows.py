@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from numba_tma.backend.interface import Constant, Unknown, compile_time, device_class, i64, u32
 from numba_tma.device.tile_indices import Iteration
 from numba_tma.host.loop_rules import NOT_A_SEQUENCE
-from numba_tma.pipeline.consumer import TileConsumer
+from numba_tma.pipeline.consumer import TileConsumer, check_carried
 from numba_tma.pipeline.ranges import goes_backwards, is_before
 from numba_tma.pipeline.stages import GroupedStage
 from numba_tma.simulator import BadOperand
@@ -43,6 +43,7 @@ class Window:
 
     def __getitem__(self, distance: Constant[int]) -> WindowStage:
         check_distance(self.before, self.after, distance)
+        check_carried()
         back, index = u32(self.after - distance), self.newest
         if self.backwards:
             back = u32(self.before + distance)
@@ -114,7 +115,9 @@ def tiles_aside(what: str, name: str, given: Any, radius: Any) -> int:
     if given is None:
         name, given = "radius", radius
     if isinstance(given, Unknown) or not isinstance(given, int) or isinstance(given, bool):
-        raise BadOperand(f"{what}({name}=...) must be a compile-time constant, an integer, not {given}")
+        raise BadOperand(
+            f"{what}({name}=...) must be a compile-time constant, an integer, not {given}"
+        )
     if given < 0:
         raise BadOperand(f"{what}({name}={given}): a window has 0 tiles or more on each side")
     return given

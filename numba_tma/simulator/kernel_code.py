@@ -17,7 +17,7 @@ import textwrap
 import tokenize
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -73,14 +73,15 @@ def check_code(function: FunctionType, *, device: bool) -> None:
     """
     if function in _checked:
         return
-    definition = _parsed(function.__code__)
+    definition = parsed(function.__code__)
     if definition is not None:
         _Check(function, definition, device).visit_all()
     _checked.add(function)
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed(code: CodeType) -> ast.FunctionDef | None:
+def parsed(code: CodeType) -> ast.FunctionDef | None:
+    """Return the definition of a function, as its source file has it; None without one."""
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -187,11 +188,12 @@ class _Check:
             self._refuse(test, f"{name} is a method, and so never false: call it, `{name}()`")
 
     def _check_call(self, node: ast.Call) -> None:
+        constants = _CONSTANTS.get(getattr(node.func, "attr", ""), ("in_flight",))
         for keyword in node.keywords:
-            if keyword.arg == "in_flight" and not self._device and self._varies(keyword.value):
+            if keyword.arg in constants and not self._device and self._varies(keyword.value):
                 self._refuse(
                     node,
-                    "in_flight must be a compile-time constant: a literal, or a global; not "
+                    f"{keyword.arg} must be a compile-time constant: a literal, or a global; not "
                     f"{ast.unparse(keyword.value)}",
                 )
         if ast.unparse(node.func).endswith(("shared.array", "local.array")) and node.args:
@@ -241,6 +243,8 @@ class _Check:
 
 
 _UNKNOWN = object()
+#: By method: the parameters that are compile-time constants.
+_CONSTANTS = dict.fromkeys(("windows", "produce_windows"), ("step", "radius", "before", "after"))
 #: Methods that return whether a thread has a role.
 _QUESTIONS = frozenset({"is_producer", "is_consumer", "is_member", "enters"})
 
@@ -250,12 +254,9 @@ def check_step(what: str, step: int) -> None:
 
     A compiled loop goes backwards by a constant alone: any other step it takes to be positive.
     """
-    frame = sys._getframe(1)
-    while id(frame.f_code) not in KERNEL_CODE:
-        if frame.f_back is None:
-            return
-        frame = frame.f_back
-    definition = _parsed(frame.f_code)
+    if (frame := kernel_frame()) is None:
+        return
+    definition = parsed(frame.f_code)
     for node in ast.walk(definition) if definition else ():
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
@@ -267,6 +268,14 @@ def check_step(what: str, step: int) -> None:
                     "takes a step that is no literal to be positive: it would run no turn; write "
                     f"the negative step as a literal, as in {what}(n - 1, -1, -1)"
                 )
+
+
+def kernel_frame() -> FrameType | None:
+    """Return the frame of the kernel, or of its device function, that called the library."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and id(frame.f_code) not in KERNEL_CODE:
+        frame = frame.f_back
+    return frame
 
 
 def _is_constant(node: ast.expr, code: CodeType, definition: ast.AST) -> bool:

@@ -15,7 +15,9 @@ TILE = tma.Tile((1, COLUMNS), "f32")
 
 
 @functools.cache
-def window_sums(before: int, after: int, stages: int, backwards: bool = False, warps: int = 2) -> Any:
+def window_sums(
+    before: int, after: int, stages: int, backwards: bool = False, warps: int = 2
+) -> Any:
     """Return the kernel that weighs the tiles of each window of several chunks of a stream.
 
     The order in which a block has its windows stands in column 0 of `order`.

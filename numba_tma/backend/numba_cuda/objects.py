@@ -329,6 +329,20 @@ def _get_item(context: Any, builder: Any, sig: Signature, args: Any) -> Any:
     return sig.args[0].description.item(context, builder, sig, args)
 
 
+@typing_registry.register
+class _NoIterator(AbstractTemplate):
+    key = "getiter"
+
+    def generic(self, args: Any, kws: Any) -> Any:
+        typ = args[0]
+        if isinstance(typ, ObjectType) and not isinstance(typ, types.IterableType):
+            try:
+                getattr(typ.cls, "__iter__", lambda _: None)(None)
+            except TypeError as refusal:  # as for Python, which would take ``object[0]`` first
+                raise TypingError(str(refusal)) from None
+        return None
+
+
 @lowering_registry.lower("getiter", IterableObjectType)
 def _getiter(context: Any, builder: Any, sig: Signature, args: Any) -> Any:
     typ = sig.args[0]

@@ -1,11 +1,9 @@
-"""Windows of a stream: each tile with its neighbours, for any radius, chunk and number of stages."""
+"""Windows of a stream: each tile with its neighbours, for any radius, chunk and stages."""
 
 import numpy as np
 import pytest
-from numba import cuda
 
 import numba_tma as tma
-from numba_tma import simulator as sim
 from tests.kernels.window_kernels import COLUMNS, TILE, expected_sums, window_sums
 
 RANGES = [[(0, 7)], [(0, 0), (3, 4), (5, 5)], [(4, 6), (0, 7), (6, 2), (2, 3), (0, 2)]]
@@ -14,7 +12,14 @@ RANGES = [[(0, 7)], [(0, 0), (3, 4), (5, 5)], [(4, 6), (0, 7), (6, 2), (2, 3), (
 @pytest.mark.parametrize("chunks", RANGES, ids=str)
 @pytest.mark.parametrize(
     ("before", "after", "stages", "backwards"),
-    [(0, 0, 1, False), (1, 1, 3, False), (1, 1, 4, True), (2, 2, 6, False), (2, 0, 4, True), (0, 1, 3, False)],
+    [
+        (0, 0, 1, False),
+        (1, 1, 3, False),
+        (1, 1, 4, True),
+        (2, 2, 6, False),
+        (2, 0, 4, True),
+        (0, 1, 3, False),
+    ],
 )
 def test_each_tile_has_its_neighbours(before, after, stages, backwards, chunks):
     ROLES, kernel = window_sums(before, after, stages, backwards)

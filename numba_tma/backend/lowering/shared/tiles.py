@@ -39,7 +39,7 @@ from numba_tma.backend.lowering.matrix_descriptor import (
 )
 from numba_tma.backend.lowering.shared.allocation import ACCESSES, BARRIER, shared_tile_type
 from numba_tma.device.barrier import BarrierArray
-from numba_tma.device.shared import NOT_ITERABLE, SharedTile, check_view, misaligned_vector
+from numba_tma.device.shared import SharedTile, check_view, misaligned_vector
 from numba_tma.host.layout import Swizzle, Tile
 
 
@@ -134,16 +134,6 @@ class _TileItem(compiler.AbstractTemplate):
             return None
         _check_index(args[0].static[0], args[1])
         return signature(element_type(args[0].static[0]), *args)
-
-
-@compiler.typing_registry.register
-class _TileIterator(compiler.AbstractTemplate):
-    key = "getiter"
-
-    def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
-        if _is_tile(args[0]):
-            raise TypingError(NOT_ITERABLE)
-        return None
 
 
 @compiler.typing_registry.register_global(operator.getitem)
