@@ -538,7 +538,7 @@ def float_end_of_windows():
 def windows_in_a_produce_loop():
     return kernel_from("""
 def kernel(x, y, n):
-    pipe, other = PIPE.start(), OTHER.start()
+    pipe, other = PIPE.start(), WIDE.start()
     if pipe.is_producer():
         for t, stage in pipe.produce(0, n):
             x.load(stage.x, (t * 4, 0), stage.barrier)
