@@ -32,7 +32,7 @@ from numba_tma.pipeline.loops import (
 from numba_tma.pipeline.multicast import MulticastGroup, blocks_along, is_shared_along_x
 from numba_tma.pipeline.producer import NO_TILE, TileProducer, check_queue
 from numba_tma.pipeline.ranges import goes_backwards, is_before
-from numba_tma.pipeline.windows import Windows, check_window, tiles_aside, walks_backwards
+from numba_tma.pipeline.windows import Windows, check_window, moves_backwards, tiles_beside
 from numba_tma.simulator import BadOperand
 
 if TYPE_CHECKING:
@@ -135,24 +135,22 @@ class TilePipelineHandle:
     ) -> Produce:
         """Iterate over the tiles of `windows` with the same arguments, as `produce` does.
 
-        Those are range(first - radius, stop + radius), and none if range(first, stop) is empty. A
-        load of a tile outside of the array fills it with zeros.
+        These are range(first - radius, stop + radius), and none if range(first, stop) is empty.
+        Their numbers may lie outside of the array: a load fills such tiles with zeros.
         """
         check_loop("produce_windows", self, "producer")
-        producer, backwards = (
-            self._producer,
-            walks_backwards("produce_windows", first, stop, step),
-        )
-        below = tiles_aside("produce_windows", "before", before, radius)
-        above = tiles_aside("produce_windows", "after", after, radius)
-        check_window(producer.pipeline, below, above)
+        backwards = moves_backwards("produce_windows", first, stop, step)
+        below = tiles_beside("produce_windows", "before", before, radius)
+        above = tiles_beside("produce_windows", "after", after, radius)
+        check_window(self._producer.pipeline, below, above)
         if backwards:
-            start, end = i64(first) + above, i64(stop) - below
+            begin, end = i64(first) + above, i64(stop) - below
         else:
-            start, end = i64(first) - below, i64(stop) + above
+            begin, end = i64(first) - below, i64(stop) + above
         if not is_before(first, stop, backwards):
-            end = start
-        return Produce(backwards, producer, start - step, end, step, producer.enters())
+            end = begin
+        elected = self._producer.enters()
+        return Produce(backwards, self._producer, begin - step, end, step, elected)
 
     def produce_from(self, queue: TileQueue) -> ProduceFrom:
         """Iterate over the tiles that `queue` hands to this block, as `produce` does.
@@ -206,33 +204,31 @@ class TilePipelineHandle:
         before: Constant[int | None] = None,
         after: Constant[int | None] = None,
     ) -> Windows:
-        """Iterate over range(first, stop), each tile with a window of the tiles around it.
+        """Iterate over range(first, stop), each tile with the tiles around it.
 
-        Yields (tile, window): ``window[0].x`` is the tile x itself, ``window[-1].x`` that of the
-        tile before it, up to `radius` tiles away. The producer enters `produce_windows` with the
-        same arguments. Every consumer warp enters the loop.
+        Yields (tile, window): ``window[0].x`` is the tile x of `tile`, ``window[-1].x`` that of the
+        tile before it, ``window[1].x`` that of the next. The producer enters `produce_windows` with
+        the same arguments. Every consumer warp enters the loop.
 
-        - A window holds 2 * radius + 1 stages. When the loop goes on it releases the oldest, and
-          waits for one more; at the end it releases all.
-        - `radius` is a literal. `before` and `after` are those of a window whose sides differ.
-        - `step` is 1, or the literal -1: then the tiles are those above `stop`, and ``window[-1]``
-          is still the tile of the smaller number.
-        - ``window[d]`` with a literal costs three instructions of 32 bits, and a variable d no
-          more.
+        - A window holds 2 * radius + 1 stages. When the loop goes on it releases the oldest and
+          waits for one more. At the end it releases all.
+        - `radius` is a literal; `before` and `after` are those of the two sides, if they differ.
+        - `step` is 1 or the literal -1: then the tiles are those above `stop`, and ``window[-1]``
+          is still the tile with the smaller number.
         - After a ``break`` the next loop, `release_pending` or `close` releases the held stages.
         """
         check_loop("windows", self, "consumer")
-        backwards = walks_backwards("windows", first, stop, step)
-        below = tiles_aside("windows", "before", before, radius)
-        above = tiles_aside("windows", "after", after, radius)
+        backwards = moves_backwards("windows", first, stop, step)
+        below = tiles_beside("windows", "before", before, radius)
+        above = tiles_beside("windows", "after", after, radius)
         consumer = self._consumer
         check_window(consumer.pipeline, below, above)
-        start = i64(first) - i64(step)
+        begin = i64(first) - i64(step)
         if consumer.pipeline.by_commit:
             entered = consumer.enters()
-            tiles = Windows(backwards, below, above, consumer, start, stop, step, entered)
+            tiles = Windows(backwards, below, above, consumer, begin, stop, step, entered)
         else:
-            tiles = Windows(backwards, below, above, consumer, start, stop, step)
+            tiles = Windows(backwards, below, above, consumer, begin, stop, step)
         consumer._release_until(0)
         return tiles
 

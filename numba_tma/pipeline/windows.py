@@ -1,4 +1,8 @@
-"""Windows: a consumer's loop over a stream that reads the neighbours of each tile, too."""
+"""Windows: a consumer's loop over a stream in which the tiles around each tile are readable, too.
+
+The loop holds one stage for each tile of the window. It waits for the newest and releases the
+oldest. The stages lie one behind the other in the ring, so the newest one's index gives all.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from numba_tma.backend.interface import Constant, Unknown, compile_time, device_
 from numba_tma.device.tile_indices import Iteration
 from numba_tma.host.loop_rules import NOT_A_SEQUENCE
 from numba_tma.pipeline.consumer import TileConsumer, check_carried
-from numba_tma.pipeline.ranges import goes_backwards, is_before
+from numba_tma.pipeline.ranges import goes_backwards, is_before, is_integer, shown
 from numba_tma.pipeline.stages import GroupedStage
 from numba_tma.simulator import BadOperand
 
@@ -30,26 +34,27 @@ class WindowStage(GroupedStage):
 @device_class(static=("backwards", "before", "after"))
 @dataclass
 class Window:
-    """A tile of a stream and its neighbours: ``window[-1].x`` is the tile x before it.
+    """The stages of a tile and of those around it: ``window[-1].x`` is the tile before it.
 
-    The stages lie one behind the other in the ring, so that each is found from the newest.
+    ``window[d]`` takes integers from -`before` to `after`. A literal is checked when the kernel is
+    compiled. A variable costs as much as a literal; the simulator checks it.
     """
 
     backwards: bool
     before: int
     after: int
     consumer: TileConsumer
-    newest: u32
+    newest: u32  # index of the stage that arrived last
 
     def __getitem__(self, distance: Constant[int]) -> WindowStage:
         check_distance(self.before, self.after, distance)
         check_carried()
-        back, index = u32(self.after - distance), self.newest
+        age, index = u32(self.after - distance), self.newest
         if self.backwards:
-            back = u32(self.before + distance)
-        if back > index:
+            age = u32(self.before + distance)
+        if age > index:
             index = u32(index + self.consumer.pipeline.num_stages)
-        return WindowStage(self.consumer, index - back)
+        return WindowStage(self.consumer, index - age)
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(NOT_A_SEQUENCE)
@@ -70,7 +75,7 @@ class Windows(Iteration):
     entered: bool = True  # this thread consumes; with released_by="tcgen05" one thread does
 
     def has_next(self) -> bool:
-        """Release the oldest stage, and all of them after the last tile."""
+        """Release the oldest stage; return whether a tile is left. If not, release all."""
         self.consumer._release_behind(self.before + self.after)
         self.tile += self.step
         if self.consumer.pipeline.by_commit:
@@ -85,11 +90,12 @@ class Windows(Iteration):
     def take(self) -> tuple[int, Window]:
         """Wait until the window is full; return its tile and the window."""
         consumer = self.consumer
-        while True:  # at first for every stage of the window, then for one
+        while True:  # once for each stage of the first window, then once a turn
             consumer.wait()
             if consumer._holds_more_than(self.before + self.after):
                 break
-        consumer.older = u32(max(self.before + self.after - 1, 0))  # known: a test is dropped
+        # It is so already: said, it spares the compiler's release of a window some tests.
+        consumer.older = u32(max(self.before + self.after - 1, 0))
         newest = consumer.state.index
         return self.tile, Window(self.backwards, self.before, self.after, consumer, newest)
 
@@ -98,28 +104,28 @@ class Windows(Iteration):
 
 
 @compile_time
-def walks_backwards(what: str, first: object, stop: object, step: Any) -> bool:
-    """Return whether a loop over windows goes backwards; raise unless it moves tile by tile."""
-    backwards = goes_backwards(what, first, stop, step)
+def moves_backwards(called: str, first: object, stop: object, step: Any) -> bool:
+    """Return whether windows move to smaller numbers; raise unless they move tile by tile."""
+    backwards = goes_backwards(called, first, stop, step)
     if isinstance(step, Unknown) or step not in (1, -1):
         raise BadOperand(
-            f"{what}(step={step}): a window moves by one tile, since it keeps the others: the step "
-            "is the literal 1 or -1; pass over tiles inside the loop, as in `if z % 2 == 0:`"
+            f"{called}(step={step}): a window moves by one tile, since it keeps the others: the "
+            "step is the literal 1 or -1; pass over tiles in the loop, as in `if z % 2 == 0:`"
         )
     return backwards
 
 
 @compile_time
-def tiles_aside(what: str, name: str, given: Any, radius: Any) -> int:
-    """Return the number of tiles `name` ("before" or "after") that of the window."""
+def tiles_beside(called: str, side: str, given: Any, radius: Any) -> int:
+    """Return the number of a window's tiles on one side, "before" or "after" the middle one."""
     if given is None:
-        name, given = "radius", radius
-    if isinstance(given, Unknown) or not isinstance(given, int) or isinstance(given, bool):
+        side, given = "radius", radius
+    if isinstance(given, Unknown) or not is_integer(given):
         raise BadOperand(
-            f"{what}({name}=...) must be a compile-time constant, an integer, not {given}"
+            f"{called}({side}=...) must be a compile-time constant, an integer, not {given}"
         )
     if given < 0:
-        raise BadOperand(f"{what}({name}={given}): a window has 0 tiles or more on each side")
+        raise BadOperand(f"{called}({side}={given}): a window has 0 tiles or more on each side")
     return given
 
 
@@ -130,29 +136,29 @@ def check_window(pipeline: TilePipeline, before: int, after: int) -> None:
     if pipeline.num_stages < tiles:
         raise BadOperand(
             f"windows: a window holds {before} + 1 + {after} = {tiles} tiles, and {pipeline} has "
-            f"{pipeline.num_stages} stages: give it {tiles}, or {tiles + 1}, so that the next tile "
-            "is loaded meanwhile"
+            f"{pipeline.num_stages} stages: give it {tiles + 1}, so that the next tile is loaded "
+            f"meanwhile, or at least {tiles}"
         )
     if pipeline.alternate:
         raise BadOperand(
-            f"windows: the consumers of {pipeline} take turns, so that none has the neighbours of "
-            "a tile: give each consumer every tile, without alternate=True"
+            f"windows: the consumers of {pipeline} take turns, so that none has the tiles around "
+            "another's: make the pipeline without alternate=True"
         )
 
 
 @compile_time
-def check_distance(before: int, after: int, distance: object) -> None:
+def check_distance(before: int, after: int, distance: Any) -> None:
     """Raise unless a window has a tile at `distance`."""
-    if isinstance(distance, Unknown):
-        if not distance.is_integer:
-            raise BadOperand(f"window[...] takes an integer, not {distance}")
-    elif not hasattr(distance, "__index__"):
-        raise BadOperand(f"window[...] takes an integer, not {distance!r}")
-    elif not -before <= distance <= after:
-        repair = f"radius={abs(distance)}"
-        if before != after:
-            repair = f"before={-distance}" if distance < 0 else f"after={distance}"
+    if not is_integer(distance):
         raise BadOperand(
-            f"window[{distance}]: a window has the tiles {-before} to {after}; give {repair} to "
-            "pipe.windows and to pipe.produce_windows"
+            f"window[d] takes an integer, the distance from the tile, not {shown(distance)}"
         )
+    if isinstance(distance, Unknown) or -before <= distance <= after:
+        return
+    repair = f"radius={abs(distance)}"
+    if before != after:
+        repair = f"before={-distance}" if distance < 0 else f"after={distance}"
+    raise BadOperand(
+        f"window[{distance}]: this window has the tiles {-before} to {after}; give {repair} to "
+        "pipe.windows and to pipe.produce_windows"
+    )

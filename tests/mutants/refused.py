@@ -471,20 +471,20 @@ def kernel(x, y, n):
 
 
 @refused(
-    "window[2]: a window has the tiles -1 to 1; give radius=2 to pipe.windows and to pipe.prod"
+    "window[2]: this window has the tiles -1 to 1; give radius=2 to pipe.windows and to pipe.prod"
 )
 def index_beyond_the_radius():
     return windows("y[z, 0] = window[2].x[0, 0]")
 
 
 @refused(
-    "window[-2]: a window has the tiles -1 to 0; give before=2 to pipe.windows and to pipe.pro"
+    "window[-2]: this window has the tiles -1 to 0; give before=2 to pipe.windows and to pipe.pro"
 )
 def index_before_the_window():
     return windows("y[z, 0] = window[-2].x[0, 0]", "0, n, before=1, after=0")
 
 
-@refused("window[...] takes an integer, not")
+@refused("window[d] takes an integer, the distance from the tile, not")
 def float_distance():
     return windows("y[z, 0] = window[0.0].x[0, 0]")
 

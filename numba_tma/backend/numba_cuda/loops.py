@@ -44,7 +44,7 @@ _MEETINGS = frozenset(
 _STARTS: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
 
 #: The stages of a TilePipeline, which point to the side that acquired them.
-_STAGES = ("ConsumerStage", "WindowStage", "ProducerStage")
+_STAGES = ("ConsumerStage", "Window", "WindowStage", "ProducerStage")
 
 #: Of an iterator: the field with its side, the loop's name, and the property of a pipeline for
 #: which one thread executes the body.
