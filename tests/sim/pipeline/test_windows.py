@@ -157,5 +157,5 @@ def test_a_stage_is_not_read_after_its_release(use):
 
 
 def test_a_producer_of_the_tiles_alone_is_missed():
-    with pytest.raises(sim.SimulatorError, match="waits"):
+    with pytest.raises(sim.SimulatorError, match="has filled fewer stages than its consumers wait for"):
         wrong(produced="pipe.produce(0, n)")
