@@ -304,7 +304,7 @@ class TileConsumer:
                 self._release(self.current)
             self.current = none
 
-    def _release_behind(self, number: Any) -> None:
+    def _release_behind(self, number: int) -> None:
         """Do what `_release_beyond` does for a window, which holds `number` stages or one more."""
         self._close_stage()
         if number > 1:

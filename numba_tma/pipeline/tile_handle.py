@@ -18,6 +18,7 @@ from numba_tma.backend.primitives import sub32
 from numba_tma.device.copy_rules import require_tiled_map
 from numba_tma.device.shared import SharedTile, check_elements
 from numba_tma.device.tile_indices import TileIndices, vector_width
+from numba_tma.host.annotations import Integer
 from numba_tma.host.layout import Tile
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.loops import (
@@ -126,8 +127,8 @@ class TilePipelineHandle:
 
     def produce_windows(
         self,
-        first: Any,
-        stop: Any,
+        first: Integer,
+        stop: Integer,
         step: Constant[int] = 1,
         radius: Constant[int] = 1,
         before: Constant[int | None] = None,
@@ -147,7 +148,7 @@ class TilePipelineHandle:
             begin, end = i64(first) + above, i64(stop) - below
         else:
             begin, end = i64(first) - below, i64(stop) + above
-        if not is_before(first, stop, backwards):
+        if not is_before(i64(first), i64(stop), backwards):
             end = begin
         elected = self._producer.enters()
         return Produce(backwards, self._producer, begin - step, end, step, elected)
@@ -197,8 +198,8 @@ class TilePipelineHandle:
 
     def windows(
         self,
-        first: Any,
-        stop: Any,
+        first: Integer,
+        stop: Integer,
         step: Constant[int] = 1,
         radius: Constant[int] = 1,
         before: Constant[int | None] = None,
@@ -223,12 +224,12 @@ class TilePipelineHandle:
         above = tiles_beside("windows", "after", after, radius)
         consumer = self._consumer
         check_window(consumer.pipeline, below, above)
-        begin = i64(first) - i64(step)
+        begin, end = i64(first) - i64(step), i64(stop)
         if consumer.pipeline.by_commit:
             entered = consumer.enters()
-            tiles = Windows(backwards, below, above, consumer, begin, stop, step, entered)
+            tiles = Windows(backwards, below, above, consumer, begin, end, step, entered)
         else:
-            tiles = Windows(backwards, below, above, consumer, begin, stop, step)
+            tiles = Windows(backwards, below, above, consumer, begin, end, step)
         consumer._release_until(0)
         return tiles
 

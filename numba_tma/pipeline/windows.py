@@ -104,7 +104,7 @@ class Windows(Iteration):
 
 
 @compile_time
-def moves_backwards(called: str, first: object, stop: object, step: Any) -> bool:
+def moves_backwards(called: str, first: object, stop: object, step: object) -> bool:
     """Return whether windows move to smaller numbers; raise unless they move tile by tile."""
     backwards = goes_backwards(called, first, stop, step)
     if isinstance(step, Unknown) or step not in (1, -1):
@@ -116,7 +116,7 @@ def moves_backwards(called: str, first: object, stop: object, step: Any) -> bool
 
 
 @compile_time
-def tiles_beside(called: str, side: str, given: Any, radius: Any) -> int:
+def tiles_beside(called: str, side: str, given: int | None, radius: int) -> int:
     """Return the number of a window's tiles on one side, "before" or "after" the middle one."""
     if given is None:
         side, given = "radius", radius
@@ -147,7 +147,7 @@ def check_window(pipeline: TilePipeline, before: int, after: int) -> None:
 
 
 @compile_time
-def check_distance(before: int, after: int, distance: Any) -> None:
+def check_distance(before: int, after: int, distance: int) -> None:
     """Raise unless a window has a tile at `distance`."""
     if not is_integer(distance):
         raise BadOperand(

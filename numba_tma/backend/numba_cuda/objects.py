@@ -318,14 +318,14 @@ def _set_attribute(context: Any, builder: Any, sig: Signature, args: Any, attr: 
 class _ObjectItem(LiteralTemplate):
     key = operator.getitem
 
-    def type_call(self, args: Any, kws: Any) -> Any:
+    def type_call(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
         if isinstance(args[0], ObjectType) and args[0].description.by_index is not None:
             return args[0].description.by_index.signature(self.context, args, kws)
         return None
 
 
 @lowering_registry.lower(operator.getitem, ObjectType, types.Any)
-def _get_item(context: Any, builder: Any, sig: Signature, args: Any) -> Any:
+def _get_item(context: object, builder: object, sig: Signature, args: list[object]) -> Any:
     return sig.args[0].description.item(context, builder, sig, args)
 
 
@@ -333,14 +333,13 @@ def _get_item(context: Any, builder: Any, sig: Signature, args: Any) -> Any:
 class _NoIterator(AbstractTemplate):
     key = "getiter"
 
-    def generic(self, args: Any, kws: Any) -> Any:
+    def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> None:
         typ = args[0]
         if isinstance(typ, ObjectType) and not isinstance(typ, types.IterableType):
             try:
                 getattr(typ.cls, "__iter__", lambda _: None)(None)
             except TypeError as refusal:  # as for Python, which would take ``object[0]`` first
                 raise TypingError(str(refusal)) from None
-        return None
 
 
 @lowering_registry.lower("getiter", IterableObjectType)
