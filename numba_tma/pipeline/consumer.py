@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from numba_tma.backend.interface import compile_time, device_class, u32
+from numba_tma import simulator
+from numba_tma.backend.interface import compile_time, device_class, simulator_only, u32
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.device.waiting import meet, wait_for
@@ -31,6 +32,12 @@ from numba_tma.simulator import BadOperand
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.tile import TilePipeline
+
+
+@simulator_only
+def check_carried() -> None:
+    """Let the simulator refuse stages that variables carry from turn to turn of a loop."""
+    simulator.check_rotation()
 
 
 @device_class(static=("pipeline",), mutable=True)
@@ -168,6 +175,7 @@ class TileConsumer:
         """Hold the stage, which is full, and return it."""
         if self.pipeline.by_commit:
             tcgen05_fence_after_thread_sync()
+        check_carried()
         stage = ConsumerStage(self, self.state.index)
         if self.previous < self.pipeline.num_stages:
             self.older += 1
@@ -253,6 +261,15 @@ class TileConsumer:
             self.current = none
         return stage
 
+    def _pop_older(self) -> int:
+        """Drop the oldest of the held stages before `previous` from the record and return it."""
+        none = u32(self.pipeline.num_stages)
+        stage = u32(self.previous + none - self.older)
+        if stage >= none:
+            stage = u32(stage - none)
+        self.older -= 1
+        return stage
+
     def _pop_newest(self) -> None:
         """Drop the newest held stage from the record."""
         none = u32(self.pipeline.num_stages)
@@ -286,6 +303,15 @@ class TileConsumer:
             if self.current < none:
                 self._release(self.current)
             self.current = none
+
+    def _release_behind(self, number: int) -> None:
+        """Do what `_release_beyond` does for a window, which holds `number` stages or one more."""
+        self._close_stage()
+        if number > 1:
+            while self._holds_more_than(number):
+                self._release(self._pop_older())
+        else:
+            self._release_beyond(number)
 
     def _release_beyond_flight(self) -> None:
         """Release the oldest stages if more than `in_flight` are held."""

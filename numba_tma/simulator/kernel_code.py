@@ -17,7 +17,7 @@ import textwrap
 import tokenize
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -73,14 +73,15 @@ def check_code(function: FunctionType, *, device: bool) -> None:
     """
     if function in _checked:
         return
-    definition = _parsed(function.__code__)
+    definition = parsed(function.__code__)
     if definition is not None:
         _Check(function, definition, device).visit_all()
     _checked.add(function)
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed(code: CodeType) -> ast.FunctionDef | None:
+def parsed(code: CodeType) -> ast.FunctionDef | None:
+    """Return the definition of a function, as its source file has it; None without one."""
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -187,19 +188,23 @@ class _Check:
             self._refuse(test, f"{name} is a method, and so never false: call it, `{name}()`")
 
     def _check_call(self, node: ast.Call) -> None:
-        for keyword in node.keywords:
-            if keyword.arg == "in_flight" and not self._device and self._varies(keyword.value):
+        by_name = [(k.arg, k.value) for k in node.keywords]
+        constants = _CONSTANTS.get(getattr(node.func, "attr", ""), ())
+        for name, given in [*zip(constants, node.args[2:]), *by_name]:
+            if name not in ("in_flight", *constants) or self._device:
+                continue
+            if self._varies(given):
                 self._refuse(
                     node,
-                    "in_flight must be a compile-time constant: a literal, or a global; not "
-                    f"{ast.unparse(keyword.value)}",
+                    f"{name} must be a compile-time constant: a literal, or a global; not "
+                    f"{ast.unparse(given)}",
                 )
         if ast.unparse(node.func).endswith(("shared.array", "local.array")) and node.args:
             if self._varies(node.args[0]):
                 self._refuse(node, "the shape of an array in a kernel is a constant of the kernel")
         function = self._value(node.func)
         names = list(getattr(function, "constant_operands", {}))
-        for name, given in [*zip(names, node.args), *((k.arg, k.value) for k in node.keywords)]:
+        for name, given in [*zip(names, node.args), *by_name]:
             if getattr(function, "constant_operands", {}).get(name) and self._varies(given):
                 self._refuse(
                     node,
@@ -241,6 +246,8 @@ class _Check:
 
 
 _UNKNOWN = object()
+#: By method: the parameters from the third on, which are compile-time constants.
+_CONSTANTS = dict.fromkeys(("windows", "produce_windows"), ("step", "radius", "before", "after"))
 #: Methods that return whether a thread has a role.
 _QUESTIONS = frozenset({"is_producer", "is_consumer", "is_member", "enters"})
 
@@ -250,12 +257,9 @@ def check_step(what: str, step: int) -> None:
 
     A compiled loop goes backwards by a constant alone: any other step it takes to be positive.
     """
-    frame = sys._getframe(1)
-    while id(frame.f_code) not in KERNEL_CODE:
-        if frame.f_back is None:
-            return
-        frame = frame.f_back
-    definition = _parsed(frame.f_code)
+    if (frame := kernel_frame()) is None:
+        return
+    definition = parsed(frame.f_code)
     for node in ast.walk(definition) if definition else ():
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
@@ -267,6 +271,14 @@ def check_step(what: str, step: int) -> None:
                     "takes a step that is no literal to be positive: it would run no turn; write "
                     f"the negative step as a literal, as in {what}(n - 1, -1, -1)"
                 )
+
+
+def kernel_frame() -> FrameType | None:
+    """Return the frame of the kernel, or of its device function, that called the library."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and id(frame.f_code) not in KERNEL_CODE:
+        frame = frame.f_back
+    return frame
 
 
 def _is_constant(node: ast.expr, code: CodeType, definition: ast.AST) -> bool:

@@ -27,6 +27,7 @@ from numba_tma.host.loop_rules import (
     carried_stage,
     nested_refusal,
     restart_refusal,
+    rotated_stage,
     starts_again,
 )
 
@@ -43,7 +44,7 @@ _MEETINGS = frozenset(
 _STARTS: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
 
 #: The stages of a TilePipeline, which point to the side that acquired them.
-_STAGES = ("ConsumerStage", "ProducerStage")
+_STAGES = ("ConsumerStage", "Window", "WindowStage", "ProducerStage")
 
 #: Of an iterator: the field with its side, the loop's name, and the property of a pipeline for
 #: which one thread executes the body.
@@ -60,8 +61,8 @@ def check_loops(state: Any) -> None:
                 _STARTS[state.func_id.func] = started
     if state.func_id.func not in _STARTS and not any(map(_is_ours, typemap.values())):
         return
-    _warn_of_carried_stages(blocks, typemap)
     graph = compute_cfg_from_blocks(blocks)
+    _check_carried_stages(blocks, typemap, {loop.header for loop in graph.loops().values()})
     _check_sides(blocks, typemap, graph.dominators())
     for loop in graph.loops().values():
         elected = next(_elected(blocks[loop.header], typemap), None)
@@ -102,9 +103,14 @@ def _elected(header: ir.Block, typemap: dict[str, types.Type]) -> Iterator[str]:
                         yield name
 
 
-def _warn_of_carried_stages(blocks: dict[int, Any], typemap: dict[str, types.Type]) -> None:
-    """Warn of variables that hold one of several stages: LLVM keeps their owner in memory."""
-    for block in blocks.values():
+def _check_carried_stages(
+    blocks: dict[int, Any], typemap: dict[str, types.Type], headers: set[int]
+) -> None:
+    """Refuse variables that carry a consumer's stage from turn to turn of a loop.
+
+    Warn of others that hold one of several stages. LLVM keeps the owner of both in memory.
+    """
+    for number, block in blocks.items():
         for statement in block.body:
             value = getattr(statement, "value", None)
             if not isinstance(value, ir.expr_types) or value.op != "phi":
@@ -112,6 +118,8 @@ def _warn_of_carried_stages(blocks: dict[int, Any], typemap: dict[str, types.Typ
             typ = typemap.get(statement.target.name)
             if isinstance(typ, ObjectType) and typ.cls.__name__ in _STAGES:
                 name = statement.target.unversioned_name
+                if number in headers and typ.cls.__name__ != "ProducerStage":
+                    raise TypingError(rotated_stage(name), loc=statement.loc)
                 warning = NumbaPerformanceWarning(carried_stage(name), statement.loc)
                 warnings.warn(warning, stacklevel=2)
 
@@ -128,7 +136,7 @@ def _check_sides(
                 continue
             if (name := function.typing_key[-1]) in LOOPS:
                 if function.this.cls.__name__ == "TilePipelineHandle":
-                    loops[name.removesuffix("_from")].append((number, function.this, call))
+                    loops[LOOPS[name]].append((number, function.this, call))
     for block, handle, _ in loops["produce"]:
         for other, same, call in loops["consume"]:
             if handle == same and (block in dominators[other] or other in dominators[block]):
