@@ -145,10 +145,10 @@ class HaloTile:
     halo: Halo
     tile: SharedTile
 
-    def __getitem__(self, index: Index) -> Any:
+    def __getitem__(self, index: Constant[Index]) -> Any:
         return self.tile[placed(self.halo, index)]
 
-    def __setitem__(self, index: Index, value: Any) -> None:
+    def __setitem__(self, index: Constant[Index], value: Any) -> None:
         self.tile[placed(self.halo, index)] = value
 
     def read_vector(self, index: Index) -> Any:

@@ -106,6 +106,9 @@ class Description:
     by_index: Any = None
     #: The lowering of ``object[index]``.
     item: Callable[..., Any] | None = None
+    #: The body of ``__setitem__``, and the lowering of ``object[index] = value``, as above.
+    by_assignment: Any = None
+    assign: Callable[..., Any] | None = None
     #: The type that an iterator yields; None for other classes.
     yields: Callable[[ObjectType], types.Type] | None = None
 

@@ -76,6 +76,10 @@ def _add_members(cls: type, description: Description, owner: type) -> None:
             body = Body(member)
             if body.constants:  # a native's index has another lowering
                 description.by_index, description.item = body, body.call
+        elif isinstance(member, FunctionType) and name == "__setitem__":
+            body = Body(member)
+            if body.constants:
+                description.by_assignment, description.assign = body, body.call
         elif isinstance(member, property) and member.fget is not None:
             description.properties[name] = Body(member.fget)
 
@@ -327,6 +331,21 @@ class _ObjectItem(LiteralTemplate):
 @lowering_registry.lower(operator.getitem, ObjectType, types.Any)
 def _get_item(context: object, builder: object, sig: Signature, args: list[object]) -> Any:
     return sig.args[0].description.item(context, builder, sig, args)
+
+
+@typing_registry.register_global(operator.setitem)
+class _ObjectAssignment(LiteralTemplate):
+    key = operator.setitem
+
+    def type_call(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
+        if isinstance(args[0], ObjectType) and args[0].description.by_assignment is not None:
+            return args[0].description.by_assignment.signature(self.context, args, kws)
+        return None
+
+
+@lowering_registry.lower(operator.setitem, ObjectType, types.Any, types.Any)
+def _set_item(context: object, builder: object, sig: Signature, args: list[object]) -> Any:
+    return sig.args[0].description.assign(context, builder, sig, args)
 
 
 @typing_registry.register

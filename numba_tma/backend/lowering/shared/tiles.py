@@ -187,12 +187,7 @@ def _lower_element(
     return decode(context, builder, tile.dtype, value)
 
 
-compiler.describe(BarrierArray).item = _lower_barrier
-compiler.describe(SharedTile).item = _lower_element
-
-
-@compiler.lowering_registry.lower(operator.setitem, ObjectType, types.Any, types.Any)
-def _lower_setitem(
+def _lower_assignment(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> None:
     tile = sig.args[0].static[0]
@@ -200,6 +195,11 @@ def _lower_setitem(
     value = encode(context, builder, tile.dtype, args[2])
     builder.store(value, pointer, align=tile.itemsize)
     mark_used(builder, sig.args[0], args[0])
+
+
+compiler.describe(BarrierArray).item = _lower_barrier
+compiler.describe(SharedTile).item = _lower_element
+compiler.describe(SharedTile).assign = _lower_assignment
 
 
 # ---------------------------------------------------------------------------- vectors
