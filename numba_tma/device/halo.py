@@ -21,8 +21,9 @@ from numba_tma.backend.interface import (
     device_function,
     i32,
 )
+from numba_tma.backend.primitives import sub32
 from numba_tma.device.shared import Index, SharedTile
-from numba_tma.device.tile_indices import TileIndices
+from numba_tma.device.tile_indices import TileIndices, check_share
 from numba_tma.host.annotations import Coordinates, Integer
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
@@ -157,7 +158,8 @@ class HaloTile:
 
     def indices(self, thread: Constant[int], threads: Constant[int]) -> TileIndices:
         """Iterate over the tile's own elements, as `SharedTile.indices` does over all."""
-        return self.halo.interior.indices(thread, threads)
+        check_share("indices", thread, threads)
+        return TileIndices(self.halo.interior, 1, sub32(thread, threads), threads)
 
     def fill(
         self,
@@ -181,7 +183,7 @@ class HaloTile:
         ----------
         boundary
             ``"edge"``, ``"reflect"``, ``"symmetric"`` or ``"wrap"``, as `numpy.pad` names them.
-            For zeros and NaN no fill is needed: the copy engine writes them (``oob=`` of
+            For zeros and NaN no fill is needed: the copy engine writes them (``oob_fill=`` of
             `tensor_map`).
         at
             The array's coordinates of the tile's first element.
@@ -356,7 +358,7 @@ def check_mode(boundary: object) -> None:
     if boundary not in BOUNDARIES:
         raise BadOperand(
             f"boundary={boundary!r}: use one of {', '.join(map(repr, BOUNDARIES))}, as a literal; "
-            "zeros and NaN are filled by the copy engine (oob= of tensor_map)"
+            "zeros and NaN are filled by the copy engine (oob_fill= of tensor_map)"
         )
 
 
