@@ -350,14 +350,17 @@ def _set_item(context: object, builder: object, sig: Signature, args: list[objec
 
 @typing_registry.register
 class _NoIterator(AbstractTemplate):
+    """A loop over an object with items, whose ``__iter__`` raises the error."""
+
     key = "getiter"
 
     def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> None:
-        typ = args[0]
-        if isinstance(typ, ObjectType) and not isinstance(typ, types.IterableType):
+        if isinstance(args[0], ObjectType) and args[0].description.item is not None:
+            iterate = getattr(args[0].cls, "__iter__", None)
             try:
-                getattr(typ.cls, "__iter__", lambda _: None)(None)
-            except TypeError as refusal:  # as for Python, which would take ``object[0]`` first
+                if iterate is not None:
+                    iterate(None)
+            except TypeError as refusal:
                 raise TypingError(str(refusal)) from None
 
 

@@ -12,11 +12,11 @@ from tests.tiers import every
 RANGES = [[(0, 7)], [(0, 0), (3, 4), (5, 5)], [(4, 6), (0, 7), (6, 2), (2, 3), (0, 2)]]
 WINDOWS = [  # before, after, stages, backwards, consumer warps
     (1, 1, 4, False, 3),
-    (0, 0, 1, False, 1),
     (1, 1, 3, True, 2),
-    (2, 2, 6, True, 1),
-    (2, 0, 3, False, 1),
     (0, 1, 3, True, 2),
+    (2, 2, 6, True, 1),
+    (0, 0, 1, False, 1),
+    (2, 0, 3, False, 1),
 ]
 
 
@@ -25,7 +25,7 @@ def stream(tiles):
 
 
 @pytest.mark.parametrize("chunks", RANGES, ids=str)
-@pytest.mark.parametrize(("before", "after", "stages", "backwards", "warps"), every(3, WINDOWS))
+@pytest.mark.parametrize(("before", "after", "stages", "backwards", "warps"), every(2, WINDOWS))
 def test_each_tile_has_its_neighbours(before, after, stages, backwards, warps, chunks):
     ROLES, kernel = window_sums(before, after, stages, backwards, warps)
     x = stream(7)
