@@ -75,7 +75,7 @@ def slice_kernel(boundary):
         pipe = SLICE_PIPE.start()
         top, left = cuda.blockIdx.y * 4, cuda.blockIdx.x * 16
         if pipe.is_producer():
-            for z, stage in pipe.produce(-1, depth + 1):
+            for z, stage in pipe.produce_windows(0, depth):
                 plane = tma.padded_index(boundary, z, depth)
                 x.load(stage.x, SLICE.box_at((plane, top, left)), stage.barrier)
         else:

@@ -1,5 +1,8 @@
 """Halo tiles in simulated kernels, against NumPy's padded arrays."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -74,3 +77,14 @@ def test_a_boundary_that_does_not_exist():
         with pytest.raises(BadOperand, match=expected):
             kernel = plane_kernel(boundary, source)
             kernel[1, 64](tma.tensor_map(x, PLANE.tile), x.copy(), x, 8, 8)
+
+
+def test_the_example_of_the_page():
+    page = (Path(__file__).parents[3] / "docs/guide/stencils.md").read_text()
+    names: dict = {}
+    exec(re.search(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1], names)
+    x = drawn((20, 68), "f4")
+    y, p = np.full_like(x, np.nan), np.pad(x, 1)
+    names["laplace"][2, 64](tma.tensor_map(x, names["HALO"].tile), y, *x.shape)
+    around = p[:-2, 1:-1] + p[2:, 1:-1] + p[1:-1, :-2] + p[1:-1, 2:]
+    np.testing.assert_array_equal(y, around - 4 * x)
