@@ -24,7 +24,7 @@ from numba_tma.backend.interface import (
 from numba_tma.backend.primitives import sub32
 from numba_tma.device.shared import Index, SharedTile
 from numba_tma.device.tile_indices import TileIndices, check_share
-from numba_tma.host.annotations import Coordinates, Integer
+from numba_tma.host.annotations import Coordinates, DeviceArray, Integer, Real
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 from numba_tma.host.values import is_whole
@@ -72,8 +72,8 @@ class Halo:
         self, shape: int | Sequence[int], dtype: object, radius: int | Sequence[int]
     ) -> None:
         inner = Tile(shape, dtype)
-        given = (radius,) * inner.ndim if is_whole(radius) else radius
-        if not isinstance(given, Sequence) or not all(is_whole(r) and r >= 0 for r in given):
+        given = radius if isinstance(radius, Sequence) else (radius,) * inner.ndim
+        if not all(is_whole(r) and r >= 0 for r in given):
             raise ValueError(
                 f"Halo(radius={radius!r}): a radius is a number of elements, 0 or more, for all "
                 "axes or a tuple of one for each"
@@ -90,7 +90,7 @@ class Halo:
             )
         object.__setattr__(self, "shape", inner.shape)
         object.__setattr__(self, "dtype", inner.dtype)
-        object.__setattr__(self, "radius", tuple(map(int, given)))
+        object.__setattr__(self, "radius", tuple(int(r) for r in given))
 
     @property
     def interior(self) -> Tile:
@@ -149,7 +149,7 @@ class HaloTile:
     def __getitem__(self, index: Constant[Index]) -> Any:
         return self.tile[placed(self.halo, index)]
 
-    def __setitem__(self, index: Constant[Index], value: Any) -> None:
+    def __setitem__(self, index: Constant[Index], value: Real) -> None:
         self.tile[placed(self.halo, index)] = value
 
     def read_vector(self, index: Index) -> Any:
@@ -166,9 +166,9 @@ class HaloTile:
         boundary: Constant[str],
         at: Coordinates,
         extents: Coordinates,
-        thread: Integer,
-        threads: Integer,
-        source: Any = None,
+        thread: Constant[int],
+        threads: Constant[int],
+        source: DeviceArray | None = None,
     ) -> bool:
         """Write what lies beyond the array's edges into the halo, and return whether any does.
 
@@ -343,9 +343,9 @@ def has_halo(halo: Halo, axis: int) -> bool:
 
 
 @compile_time
-def check_box(halo: Halo, tile: Any) -> None:
+def check_box(halo: Halo, tile: object) -> None:
     """Raise a ValueError unless a shared tile is the box of a halo."""
-    if class_of(tile) is not SharedTile or tile.tile != halo.tile:
+    if class_of(tile) is not SharedTile or getattr(tile, "tile", None) != halo.tile:
         raise BadOperand(
             f"{halo}.inner(tile=...) takes a shared tile of {halo.tile}, its box, not "
             f"{getattr(tile, 'tile', tile)}: give the pipeline Halo.tile as the stage's tile"
