@@ -46,6 +46,14 @@ for t in range(n):
         here = WAIT
 consumer.release()
 """,
+    "a tuple": """
+held = WAIT, WAIT
+for t in range(n - 2):
+    above = WAIT
+    y[t, i] = held[0]@[0, i] + held[1]@[0, i] + above@[0, i]
+    consumer.release()
+    held = held[1], above
+""",
     "one of two": """
 here = WAIT
 if n > 1:
