@@ -1,10 +1,15 @@
 """Variables that pass stages on: registers, at the cost of variables that pass tiles on."""
 
+import functools
+
+import numpy as np
 import pytest
 from numba import types
 
 import numba_tma as tma
 from numba_tma.tools.testing import compile_ptx, instructions, ptxas
+from tests.ptx_arithmetic import SHARED_WINDOW
+from tests.ptx_machine import Machine
 from tests.tiers import every
 
 TILE = tma.Tile((1, 32), "f32")
@@ -71,6 +76,7 @@ for t, stage in pipe.consume(1, n, in_flight=1):
 }
 
 
+@functools.cache
 def compiled(form, of_tiles):
     tile, rest = (".x", "") if of_tiles else ("", ".x")
     body = FORMS[form].replace("WAIT", f"consumer.wait(){tile}").replace("HERE", f"stage{tile}")
@@ -99,3 +105,15 @@ def test_variables_of_stages_are_registers(form):
     assert ptxas(stages).stack_frame == ptxas(tiles).stack_frame == 0
     assert [line for line in instructions(stages) if ".local" in line] == []
     assert len(instructions(stages)) <= 1.03 * len(instructions(tiles))
+
+
+@pytest.mark.parametrize("form", ["rotated", "a tuple"])
+def test_a_turn_has_the_stages_of_those_before(form):
+    y, n = np.zeros((12, 32), np.float32), 12
+    machine = Machine(compiled(form, False), bytes(128), y, n, block=(64, 1, 1))
+    for stage in range(PIPE.num_stages):
+        place = SHARED_WINDOW + machine.shared[-1] + stage * TILE.nbytes
+        machine.poke(place, np.float32(10**stage).tobytes())
+    machine.run(0)
+    sums = [sum(10 ** ((t + d) % PIPE.num_stages) for d in range(3)) for t in range(n - 2)]
+    assert y[:, 0].tolist() == [*sums, 0, 0]
