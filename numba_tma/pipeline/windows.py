@@ -93,7 +93,7 @@ class Windows(Iteration):
             consumer.wait()
             if consumer._holds_more_than(self.before + self.after):
                 break
-        # It is so already: said, it spares the compiler's release of a window some tests.
+        # The number that it has already, as a literal: the compiler drops tests of it.
         consumer.older = u32(max(self.before + self.after - 1, 0))
         newest = consumer.state.index
         return self.tile, Window(self.backwards, self.before, self.after, consumer, newest)
