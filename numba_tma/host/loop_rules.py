@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-#: Methods that begin a loop over stages, which whole warps enter.
-LOOPS = ("produce", "produce_from", "consume", "consume_from")
+#: Methods that begin a loop over stages, which whole warps enter, and their side of the pipeline.
+LOOPS = {
+    "produce": "produce",
+    "produce_from": "produce",
+    "produce_windows": "produce",
+    "consume": "consume",
+    "consume_from": "consume",
+    "windows": "consume",
+}
 
 #: Methods of roles, named barriers and pipelines at which whole warps meet.
 MEETINGS = ("sync", "sync_consumers")
@@ -33,6 +40,13 @@ def nested_refusal(called: str, loop: str) -> str:
     )
 
 
+#: The error of a loop over a window.
+NOT_A_SEQUENCE = (
+    "a window cannot be iterated over: iterate over its distances, as in `for d in range(-1, 2): "
+    "window[d].x`"
+)
+
+
 def starts_again(pipeline: object) -> bool:
     """Return whether a loop may start a pipeline again, because its `close` ends its barriers."""
     return bool(getattr(pipeline, "ends_barriers", False))
@@ -44,15 +58,6 @@ def restart_refusal(pipeline: object) -> str:
         f"start() of {pipeline} is in a loop: it would initialise mbarriers again that copies and "
         "waits still use; call it once, before the loop (the handle's state goes on from one loop "
         "over tiles to the next)"
-    )
-
-
-def carried_stage(name: str) -> str:
-    """Return the warning of a variable that holds one of several stages."""
-    return (
-        f"the variable {name} holds a stage that another assignment of it may have put there, so "
-        "that the stage's side of the pipeline lies in local memory: keep its tiles in variables "
-        "in place of the stage, as in `here = consumer.wait().x` (they are an address each)"
     )
 
 

@@ -253,6 +253,15 @@ class TileConsumer:
             self.current = none
         return stage
 
+    def _pop_older(self) -> int:
+        """Drop the oldest of the held stages before `previous` from the record and return it."""
+        none = u32(self.pipeline.num_stages)
+        stage = u32(self.previous + none - self.older)
+        if stage >= none:
+            stage = u32(stage - none)
+        self.older -= 1
+        return stage
+
     def _pop_newest(self) -> None:
         """Drop the newest held stage from the record."""
         none = u32(self.pipeline.num_stages)
@@ -286,6 +295,15 @@ class TileConsumer:
             if self.current < none:
                 self._release(self.current)
             self.current = none
+
+    def _release_behind(self, number: int) -> None:
+        """Do what `_release_beyond` does for a window, which holds `number` stages or one more."""
+        self._close_stage()
+        if number > 1:
+            while self._holds_more_than(number):
+                self._release(self._pop_older())
+        else:
+            self._release_beyond(number)
 
     def _release_beyond_flight(self) -> None:
         """Release the oldest stages if more than `in_flight` are held."""

@@ -19,9 +19,9 @@ def goes_backwards(what: str, first: object, stop: object, step: Any) -> bool:
     every loop an instruction.
     """
     for name, given in (("first", first), ("stop", stop), ("step", step)):
-        if not _is_integer(given):
+        if not is_integer(given):
             raise BadOperand(
-                f"{what}({name}=...) takes an integer, not {_shown(given)}: use // for whole "
+                f"{what}({name}=...) takes an integer, not {shown(given)}: use // for whole "
                 "quotients, or int(...)"
             )
     if not isinstance(step, Unknown) and step == 0:
@@ -51,11 +51,13 @@ def is_before(tile: int, stop: int, backwards: Constant[bool]) -> bool:
     return tile < stop
 
 
-def _is_integer(given: object) -> bool:
+def is_integer(given: object) -> bool:
+    """Return whether an argument is an integer, as far as the compiler knows."""
     if isinstance(given, Unknown):
         return given.is_integer
     return isinstance(given, int | np.integer) and not isinstance(given, bool)
 
 
-def _shown(given: object) -> str:
+def shown(given: object) -> str:
+    """Return an argument in an error's words: its value, or else its type."""
     return str(given) if isinstance(given, Unknown) else repr(given)

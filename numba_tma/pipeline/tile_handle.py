@@ -18,6 +18,7 @@ from numba_tma.backend.primitives import sub32
 from numba_tma.device.copy_rules import require_tiled_map
 from numba_tma.device.shared import SharedTile, check_elements
 from numba_tma.device.tile_indices import TileIndices, vector_width
+from numba_tma.host.annotations import Integer
 from numba_tma.host.layout import Tile
 from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.loops import (
@@ -31,7 +32,8 @@ from numba_tma.pipeline.loops import (
 )
 from numba_tma.pipeline.multicast import MulticastGroup, blocks_along, is_shared_along_x
 from numba_tma.pipeline.producer import NO_TILE, TileProducer, check_queue
-from numba_tma.pipeline.ranges import goes_backwards
+from numba_tma.pipeline.ranges import goes_backwards, is_before
+from numba_tma.pipeline.windows import Windows, check_window, moves_backwards, tiles_beside
 from numba_tma.simulator import BadOperand
 
 if TYPE_CHECKING:
@@ -123,6 +125,34 @@ class TilePipelineHandle:
         before = i64(first) - i64(step)
         return Produce(backwards, producer, before, stop, step, producer.enters())
 
+    def produce_windows(
+        self,
+        first: Integer,
+        stop: Integer,
+        step: Constant[int] = 1,
+        radius: Constant[int] = 1,
+        before: Constant[int | None] = None,
+        after: Constant[int | None] = None,
+    ) -> Produce:
+        """Iterate over the tiles of `windows` with the same arguments, as `produce` does.
+
+        These are range(first - radius, stop + radius), and none if range(first, stop) is empty.
+        Their numbers may lie outside of the array: a load fills such tiles with zeros.
+        """
+        check_loop("produce_windows", self, "producer")
+        backwards = moves_backwards("produce_windows", first, stop, step)
+        below = tiles_beside("produce_windows", "before", before, radius)
+        above = tiles_beside("produce_windows", "after", after, radius)
+        check_window(self._producer.pipeline, below, above)
+        if backwards:
+            begin, end = i64(first) + above, i64(stop) - below
+        else:
+            begin, end = i64(first) - below, i64(stop) + above
+        if not is_before(i64(first), i64(stop), backwards):
+            end = begin
+        elected = self._producer.enters()
+        return Produce(backwards, self._producer, begin - step, end, step, elected)
+
     def produce_from(self, queue: TileQueue) -> ProduceFrom:
         """Iterate over the tiles that `queue` hands to this block, as `produce` does.
 
@@ -164,6 +194,43 @@ class TilePipelineHandle:
         else:
             tiles = Consume(backwards, in_flight, self._consumer, before, stop, step)
         self._consumer._release_until(in_flight)
+        return tiles
+
+    def windows(
+        self,
+        first: Integer,
+        stop: Integer,
+        step: Constant[int] = 1,
+        radius: Constant[int] = 1,
+        before: Constant[int | None] = None,
+        after: Constant[int | None] = None,
+    ) -> Windows:
+        """Iterate over range(first, stop), each tile with the tiles around it.
+
+        Yields (tile, window): ``window[0].x`` is the tile x of `tile`, ``window[-1].x`` that of the
+        tile before it, ``window[1].x`` that of the next. The producer enters `produce_windows` with
+        the same arguments. Every consumer warp enters the loop.
+
+        - A window holds 2 * radius + 1 stages. When the loop goes on it releases the oldest and
+          waits for one more. At the end it releases all.
+        - `radius` is a literal; `before` and `after` are those of the two sides, if they differ.
+        - `step` is 1 or the literal -1: then the tiles are those above `stop`, and ``window[-1]``
+          is still the tile with the smaller number.
+        - After a ``break`` the next loop, `release_pending` or `close` releases the held stages.
+        """
+        check_loop("windows", self, "consumer")
+        backwards = moves_backwards("windows", first, stop, step)
+        below = tiles_beside("windows", "before", before, radius)
+        above = tiles_beside("windows", "after", after, radius)
+        consumer = self._consumer
+        check_window(consumer.pipeline, below, above)
+        begin, end = i64(first) - i64(step), i64(stop)
+        if consumer.pipeline.by_commit:
+            entered = consumer.enters()
+            tiles = Windows(backwards, below, above, consumer, begin, end, step, entered)
+        else:
+            tiles = Windows(backwards, below, above, consumer, begin, end, step)
+        consumer._release_until(0)
         return tiles
 
     def consume_from(self, in_flight: Constant[int] = 0) -> ConsumeFrom:

@@ -187,19 +187,23 @@ class _Check:
             self._refuse(test, f"{name} is a method, and so never false: call it, `{name}()`")
 
     def _check_call(self, node: ast.Call) -> None:
-        for keyword in node.keywords:
-            if keyword.arg == "in_flight" and not self._device and self._varies(keyword.value):
+        by_name = [(k.arg, k.value) for k in node.keywords]
+        constants = _CONSTANTS.get(getattr(node.func, "attr", ""), ())
+        for name, given in [*zip(constants, node.args[2:]), *by_name]:
+            if name not in ("in_flight", *constants) or self._device:
+                continue
+            if self._varies(given):
                 self._refuse(
                     node,
-                    "in_flight must be a compile-time constant: a literal, or a global; not "
-                    f"{ast.unparse(keyword.value)}",
+                    f"{name} must be a compile-time constant: a literal, or a global; not "
+                    f"{ast.unparse(given)}",
                 )
         if ast.unparse(node.func).endswith(("shared.array", "local.array")) and node.args:
             if self._varies(node.args[0]):
                 self._refuse(node, "the shape of an array in a kernel is a constant of the kernel")
         function = self._value(node.func)
         names = list(getattr(function, "constant_operands", {}))
-        for name, given in [*zip(names, node.args), *((k.arg, k.value) for k in node.keywords)]:
+        for name, given in [*zip(names, node.args), *by_name]:
             if getattr(function, "constant_operands", {}).get(name) and self._varies(given):
                 self._refuse(
                     node,
@@ -241,6 +245,8 @@ class _Check:
 
 
 _UNKNOWN = object()
+#: By method: the parameters from the third on, which are compile-time constants.
+_CONSTANTS = dict.fromkeys(("windows", "produce_windows"), ("step", "radius", "before", "after"))
 #: Methods that return whether a thread has a role.
 _QUESTIONS = frozenset({"is_producer", "is_consumer", "is_member", "enters"})
 

@@ -95,7 +95,7 @@ def _ranges_differ(headlines: Iterable[str]) -> list[str]:
     if any(", 0 bytes missing" in line for line in stages):  # otherwise a load is missing
         return [
             "  the producer has filled fewer stages than its consumers wait for: give both sides "
-            "the same range, computed once"
+            "the same range, computed once (and pipe.windows a producer with pipe.produce_windows)"
         ]
     return []
 

@@ -169,3 +169,47 @@ assert np.array_equal(y, a + np.roll(a, -1, 1))
         f"filled by {how}", objects, text, launch,
         f"({typed(dtype)}, {typed(dtype)}, types.int64)", holes,
     )  # fmt: skip
+
+
+@family(1)
+def windows(rng: Draw) -> Program:
+    """Windows of a stream, whose sides are drawn."""
+    shape, dtype, rows, columns = tile(rng, "f32 i32")
+    before, after = rng.choice(few(rng, [(1, 1), (2, 0), (0, 1)]))
+    tiles, back = rng.randrange(2, 6), rng.choice([True, False])
+    first, stop, step = ("n - 1", "-1", "-1") if back else ("0", "n", "1")
+    bounds = "$first, $stop, $step, before=$before, after=$after"
+    at = f"i // {columns}, i % {columns}"
+    text = f"""\
+@cuda.jit
+def kernel(x, y, n):
+    $start
+    pipe = PIPE.start()
+    if pipe.is_producer():
+        for t, stage in pipe.produce_windows({bounds}):
+            $map.load($tile, $coords, $barrier)
+            $elected
+    else:
+        for t, window in pipe.windows({bounds}):
+            $use
+            for i in range(cuda.threadIdx.x, {rows * columns}, 32):
+                y[t * {rows} + {at}] = window[$distance].x[{at}] + window[{after}].x[{at}]
+    pipe.close()
+"""
+    launch = f"""\
+{array("a", rows * tiles, columns, dtype)}
+y, n = np.zeros_like(a), {tiles}
+kernel[1, 64](tma.tensor_map(a, TILE), y, n)
+sides = np.pad(a, (({before * rows}, {after * rows}), (0, 0)))
+assert np.array_equal(y, sides[: a.shape[0]] + sides[{(before + after) * rows} :])
+"""
+    holes = {
+        "map": "x", "tile": "stage.x", "coords": f"(t * {rows}, 0)", "barrier": "stage.barrier",
+        "first": first, "stop": stop, "step": step,
+        "before": f"{before}", "after": f"{after}", "distance": f"{-before}",
+    }  # fmt: skip
+    stages = before + 1 + after + rng.choice(few(rng, [1, 0]))
+    return Program(
+        "windows", f"TILE = {shape}\nPIPE = tma.TilePipeline({stages}, x=TILE)", text, launch,
+        f"(tma.TensorMapType(2, TILE), {typed(dtype)}, types.int64)", holes,
+    )  # fmt: skip

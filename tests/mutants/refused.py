@@ -19,6 +19,7 @@ import numba_tma as tma
 TILE = tma.Tile((4, 32), "f32")
 PIPE = tma.TilePipeline(2, x=TILE)
 OTHER = tma.TilePipeline(2, x=TILE)
+WIDE = tma.TilePipeline(4, x=TILE)
 NUMBERS, CONSTANTS = [1, 2], np.zeros(4)
 ROLES = tma.Roles(compute=tma.Warps(1), load=tma.Warps(1), spare=tma.Warps(1))
 
@@ -65,7 +66,7 @@ def loader(
     before: str = "pass",
 ) -> Any:
     """Return a pipeline's kernel with some of its parts replaced."""
-    text = f"""
+    return kernel_from(f"""
 def kernel(x, y, n):
     {before}
     pipe = PIPE.start()
@@ -75,7 +76,11 @@ def kernel(x, y, n):
     else:
         for t, stage in {consume}:
             {consumer}
-"""
+""")
+
+
+def kernel_from(text: str) -> Any:
+    """Return the kernel of a source."""
     names, place = dict(globals()), f"<refused {next(_numbers)}>"
     linecache.cache[place] = len(text), None, text.splitlines(True), place  # as a notebook does
     exec(compile(text, place, "exec"), names)
@@ -441,3 +446,68 @@ def missing_scopes():
                 x.load(stage.x, (t * 4, 0), stage.barrier)
 
     return kernel
+
+
+# windows
+
+
+def windows(use: str = "y[z, 0] = window[0].x[0, 0]", given: str = "0, n") -> Any:
+    """Return a kernel with windows of a stream."""
+    return kernel_from(f"""
+def kernel(x, y, n):
+    pipe = WIDE.start()
+    if pipe.is_producer():
+        for t, stage in pipe.produce_windows({given}):
+            x.load(stage.x, (t * 4, 0), stage.barrier)
+    else:
+        for z, window in pipe.windows({given}):
+            {use}
+""")
+
+
+@refused(
+    "window[2]: this window has the tiles -1 to 1; give radius=2 to pipe.windows and to pipe.prod"
+)
+def index_beyond_the_radius():
+    return windows("y[z, 0] = window[2].x[0, 0]")
+
+
+@refused(
+    "window[-2]: this window has the tiles -1 to 0; give before=2 to pipe.windows and to pipe.pro"
+)
+def index_before_the_window():
+    return windows("y[z, 0] = window[-2].x[0, 0]", "0, n, before=1, after=0")
+
+
+@refused("a window cannot be iterated over: iterate over its distances, as in `for d in range(")
+def iterate_over_a_window():
+    return windows("for s in window: y[z, 0] = s.x[0, 0]")
+
+
+@refused("a window holds 2 + 1 + 2 = 5 tiles, and TilePipeline(4, x=")
+def window_of_more_tiles_than_stages():
+    return windows(given="0, n, radius=2")
+
+
+@refused(
+    "windows(radius=...) must be a compile-time constant, an integer",
+    "radius must be a compile-time constant",
+)
+def radius_of_the_launch():
+    return windows(given="0, n, 1, n - 3")
+
+
+@refused("windows is called in the body of a produce loop, which one elected thread executes")
+def windows_in_a_produce_loop():
+    return kernel_from("""
+def kernel(x, y, n):
+    pipe, other = PIPE.start(), WIDE.start()
+    if pipe.is_producer():
+        for t, stage in pipe.produce(0, n):
+            x.load(stage.x, (t * 4, 0), stage.barrier)
+            for z, window in other.windows(0, 1, radius=0):
+                pass
+    else:
+        for _ in pipe.consume(0, n):
+            pass
+""")

@@ -59,7 +59,7 @@ HANDLES: dict[str, tuple[Handle, ...]] = {
         Handle(
             keeps=(
                 *("enters", "is_producer", "is_consumer", "num_consumers", "producer", "consumer"),
-                *("produce", "produce_from", "store", "sync_consumers"),
+                *("produce", "produce_from", "produce_windows", "store", "sync_consumers"),
                 *("consumer_thread", "multicast_group", "indices", "vectors"),
             )
         ),

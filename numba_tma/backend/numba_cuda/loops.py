@@ -6,13 +6,11 @@ that drive them.
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 from numba.core import types
-from numba.core.errors import NumbaPerformanceWarning
 from numba.cuda.core import ir
 from numba.cuda.core.analysis import compute_cfg_from_blocks
 from numba.cuda.core.errors import TypingError
@@ -24,7 +22,6 @@ from numba_tma.host.loop_rules import (
     BOTH_SIDES,
     LOOPS,
     MEETINGS,
-    carried_stage,
     nested_refusal,
     restart_refusal,
     starts_again,
@@ -42,9 +39,6 @@ _MEETINGS = frozenset(
 #: Functions that start a pipeline, themselves or in a function that they call, and that pipeline.
 _STARTS: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
 
-#: The stages of a TilePipeline, which point to the side that acquired them.
-_STAGES = ("ConsumerStage", "ProducerStage")
-
 #: Of an iterator: the field with its side, the loop's name, and the property of a pipeline for
 #: which one thread executes the body.
 _SIDES = (("producer", "produce", "by_tma"), ("consumer", "consume", "by_commit"))
@@ -60,7 +54,6 @@ def check_loops(state: Any) -> None:
                 _STARTS[state.func_id.func] = started
     if state.func_id.func not in _STARTS and not any(map(_is_ours, typemap.values())):
         return
-    _warn_of_carried_stages(blocks, typemap)
     graph = compute_cfg_from_blocks(blocks)
     _check_sides(blocks, typemap, graph.dominators())
     for loop in graph.loops().values():
@@ -102,20 +95,6 @@ def _elected(header: ir.Block, typemap: dict[str, types.Type]) -> Iterator[str]:
                         yield name
 
 
-def _warn_of_carried_stages(blocks: dict[int, Any], typemap: dict[str, types.Type]) -> None:
-    """Warn of variables that hold one of several stages: LLVM keeps their owner in memory."""
-    for block in blocks.values():
-        for statement in block.body:
-            value = getattr(statement, "value", None)
-            if not isinstance(value, ir.expr_types) or value.op != "phi":
-                continue
-            typ = typemap.get(statement.target.name)
-            if isinstance(typ, ObjectType) and typ.cls.__name__ in _STAGES:
-                name = statement.target.unversioned_name
-                warning = NumbaPerformanceWarning(carried_stage(name), statement.loc)
-                warnings.warn(warning, stacklevel=2)
-
-
 def _check_sides(
     blocks: dict[int, Any], typemap: dict[str, types.Type], dominators: dict[int, set[int]]
 ) -> None:
@@ -128,7 +107,7 @@ def _check_sides(
                 continue
             if (name := function.typing_key[-1]) in LOOPS:
                 if function.this.cls.__name__ == "TilePipelineHandle":
-                    loops[name.removesuffix("_from")].append((number, function.this, call))
+                    loops[LOOPS[name]].append((number, function.this, call))
     for block, handle, _ in loops["produce"]:
         for other, same, call in loops["consume"]:
             if handle == same and (block in dominators[other] or other in dominators[block]):

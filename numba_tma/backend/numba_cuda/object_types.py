@@ -102,6 +102,10 @@ class Description:
     properties: dict[str, Any] = dataclasses.field(default_factory=dict)
     #: The body of ``__getattr__``, compiled with the attribute's name as a constant.
     by_name: Any = None
+    #: The body of ``__getitem__``, compiled with a literal index as a constant; None for natives.
+    by_index: Any = None
+    #: The lowering of ``object[index]``.
+    item: Callable[..., Any] | None = None
     #: The type that an iterator yields; None for other classes.
     yields: Callable[[ObjectType], types.Type] | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import operator
 from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
@@ -71,6 +72,10 @@ def _add_members(cls: type, description: Description, owner: type) -> None:
             description.methods[name] = _PythonMethod(cls, name, member)
         elif isinstance(member, FunctionType) and name == "__getattr__":
             description.by_name = Body(member)
+        elif isinstance(member, FunctionType) and name == "__getitem__":
+            body = Body(member)
+            if body.constants:  # a native's index has another lowering
+                description.by_index, description.item = body, body.call
         elif isinstance(member, property) and member.fget is not None:
             description.properties[name] = Body(member.fget)
 
@@ -307,6 +312,37 @@ def _set_attribute(context: Any, builder: Any, sig: Signature, args: Any, attr: 
     field_type = typ.field_types[list(typ.description.fields).index(attr)]
     value = context.cast(builder, args[1], value_type, field_type)
     set_field(builder, typ, args[0], attr, value)
+
+
+@typing_registry.register_global(operator.getitem)
+class _ObjectItem(LiteralTemplate):
+    key = operator.getitem
+
+    def type_call(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
+        if isinstance(args[0], ObjectType) and args[0].description.by_index is not None:
+            return args[0].description.by_index.signature(self.context, args, kws)
+        return None
+
+
+@lowering_registry.lower(operator.getitem, ObjectType, types.Any)
+def _get_item(context: object, builder: object, sig: Signature, args: list[object]) -> Any:
+    return sig.args[0].description.item(context, builder, sig, args)
+
+
+@typing_registry.register
+class _NoIterator(AbstractTemplate):
+    """A loop over an object with items, whose ``__iter__`` raises the error."""
+
+    key = "getiter"
+
+    def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> None:
+        if isinstance(args[0], ObjectType) and args[0].description.item is not None:
+            iterate = getattr(args[0].cls, "__iter__", None)
+            try:
+                if iterate is not None:
+                    iterate(None)
+            except TypeError as refusal:
+                raise TypingError(str(refusal)) from None
 
 
 @lowering_registry.lower("getiter", IterableObjectType)

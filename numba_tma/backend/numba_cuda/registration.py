@@ -61,8 +61,9 @@ def register_declared() -> None:
         importlib.import_module("numba_tma.device.races")
     # The host makes tiles and maps: a kernel may use one before any declaration is imported.
     importlib.import_module(f"{_LOWERINGS}.types")
+    refused = _refused
     _refuse_host_only()
-    if _lowered == len(declared):
+    if _lowered == len(declared) and _refused == refused:
         return
     natives: list[Any] = []
     while _lowered < len(declared):

@@ -14,7 +14,7 @@ from numba_tma import device, kernels, pipeline
 OF_DEVICES = [
     # The first stage, row or column; nothing in flight, and nothing that is changed.
     (0, "column extra_columns in_flight iteration j k_step pending qk_stage registers row stage"),
-    (1, "cluster count cta_group k_group num_qk_stages stages step turns"),
+    (1, "cluster count cta_group k_group num_qk_stages radius stages step turns"),
     (3, "slots"),  # the role that asks is up to two tiles ahead of the slowest
     (32, "block"),  # elements with one scale: those of the MX formats
     # What is done if it is asked for, and what is done unless the caller has done it.

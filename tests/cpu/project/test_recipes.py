@@ -37,6 +37,7 @@ def tiled(name):
 
 SIGNATURES = {
     "heat": lambda: (tiled("HALO"), F32[:, ::1], F32, I32, I32),
+    "laplacian": lambda: (tiled("PLANE"), F32[:, :, ::1], I32, I32, I32, I32),
     "moving_mean": lambda: (tiled("ROW"), F32[:, ::1], I32),
     "all_pairs": lambda: (tiled("LINE"), tiled("LINE"), F32[:, ::1], I32, I32),
     "add_shorter": lambda: (tiled("LINE"), tiled("LINE"), F32[::1], I32, I32),

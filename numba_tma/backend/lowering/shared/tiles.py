@@ -39,7 +39,7 @@ from numba_tma.backend.lowering.matrix_descriptor import (
 )
 from numba_tma.backend.lowering.shared.allocation import ACCESSES, BARRIER, shared_tile_type
 from numba_tma.device.barrier import BarrierArray
-from numba_tma.device.shared import NOT_ITERABLE, SharedTile, check_view, misaligned_vector
+from numba_tma.device.shared import SharedTile, check_view, misaligned_vector
 from numba_tma.host.layout import Swizzle, Tile
 
 
@@ -136,16 +136,6 @@ class _TileItem(compiler.AbstractTemplate):
         return signature(element_type(args[0].static[0]), *args)
 
 
-@compiler.typing_registry.register
-class _TileIterator(compiler.AbstractTemplate):
-    key = "getiter"
-
-    def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
-        if _is_tile(args[0]):
-            raise TypingError(NOT_ITERABLE)
-        return None
-
-
 @compiler.typing_registry.register_global(operator.getitem)
 class _BarrierItem(compiler.LiteralTemplate):
     key = operator.getitem
@@ -178,20 +168,27 @@ class _TileAssignment(compiler.AbstractTemplate):
         return signature(types.void, args[0], args[1], element_type(args[0].static[0]))
 
 
-@compiler.lowering_registry.lower(operator.getitem, ObjectType, types.Any)
-def _lower_getitem(
+def _lower_barrier(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> Any:
-    if sig.args[0].cls is BarrierArray:
-        base = get_field(builder, sig.args[0], args[0], "address")
-        index = context.cast(builder, args[1], sig.args[1], types.uint32)
-        address = builder.add(base, builder.mul(index, ir.Constant(I32, 8)))
-        return compiler.make_object(context, builder, BARRIER, [address])
+    base = get_field(builder, sig.args[0], args[0], "address")
+    index = context.cast(builder, args[1], sig.args[1], types.uint32)
+    address = builder.add(base, builder.mul(index, ir.Constant(I32, 8)))
+    return compiler.make_object(context, builder, BARRIER, [address])
+
+
+def _lower_element(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> Any:
     tile = sig.args[0].static[0]
     pointer = _pointer(context, builder, sig, args, storage(context, tile.dtype))
     value = builder.load(pointer, align=tile.itemsize)
     mark_used(builder, sig.args[0], args[0])
     return decode(context, builder, tile.dtype, value)
+
+
+compiler.describe(BarrierArray).item = _lower_barrier
+compiler.describe(SharedTile).item = _lower_element
 
 
 @compiler.lowering_registry.lower(operator.setitem, ObjectType, types.Any, types.Any)
