@@ -61,25 +61,6 @@ def restart_refusal(pipeline: object) -> str:
     )
 
 
-def carried_stage(name: str) -> str:
-    """Return the warning of a variable that holds one of several stages."""
-    return (
-        f"the variable {name} holds a stage that another assignment of it may have put there, so "
-        "that the stage's side of the pipeline lies in local memory: keep its tiles in variables "
-        "in place of the stage, as in `here = consumer.wait().x` (they are an address each)"
-    )
-
-
-def rotated_stage(name: str) -> str:
-    """Return the error of a variable that carries a stage from one turn of a loop to the next."""
-    return (
-        f"the variable {name} holds a stage from one turn of the loop to the next, so that the "
-        "pipeline's state would lie in local memory: iterate by `for z, window in "
-        "pipe.windows(first, stop, radius=1)`, where window[-1], window[0] and window[1] are the "
-        "stages, or keep tiles in the variables, as in `here = consumer.wait().x`"
-    )
-
-
 def role_refusal(called: str, pipeline: object, role: str) -> str:
     """Return the error of a thread that executes a loop of a role that it does not have."""
     return (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from numba_tma import simulator
-from numba_tma.backend.interface import compile_time, device_class, simulator_only, u32
+from numba_tma.backend.interface import compile_time, device_class, u32
 from numba_tma.device.barrier import Barrier
 from numba_tma.device.shared import SharedTile, TileAccesses
 from numba_tma.device.waiting import meet, wait_for
@@ -32,12 +31,6 @@ from numba_tma.simulator import BadOperand
 
 if TYPE_CHECKING:
     from numba_tma.pipeline.tile import TilePipeline
-
-
-@simulator_only
-def check_carried() -> None:
-    """Let the simulator refuse stages that variables carry from turn to turn of a loop."""
-    simulator.check_rotation()
 
 
 @device_class(static=("pipeline",), mutable=True)
@@ -175,7 +168,6 @@ class TileConsumer:
         """Hold the stage, which is full, and return it."""
         if self.pipeline.by_commit:
             tcgen05_fence_after_thread_sync()
-        check_carried()
         stage = ConsumerStage(self, self.state.index)
         if self.previous < self.pipeline.num_stages:
             self.older += 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from numba_tma.backend.interface import Constant, Unknown, compile_time, device_class, i64, u32
 from numba_tma.device.tile_indices import Iteration
 from numba_tma.host.loop_rules import NOT_A_SEQUENCE
-from numba_tma.pipeline.consumer import TileConsumer, check_carried
+from numba_tma.pipeline.consumer import TileConsumer
 from numba_tma.pipeline.ranges import goes_backwards, is_before, is_integer, shown
 from numba_tma.pipeline.stages import GroupedStage
 from numba_tma.simulator import BadOperand
@@ -48,7 +48,6 @@ class Window:
 
     def __getitem__(self, distance: Constant[int]) -> WindowStage:
         check_distance(self.before, self.after, distance)
-        check_carried()
         age, index = u32(self.after - distance), self.newest
         if self.backwards:
             age = u32(self.before + distance)
@@ -94,7 +93,7 @@ class Windows(Iteration):
             consumer.wait()
             if consumer._holds_more_than(self.before + self.after):
                 break
-        # It is so already: said, it spares the compiler's release of a window some tests.
+        # The number that it has already, as a literal: the compiler drops tests of it.
         consumer.older = u32(max(self.before + self.after - 1, 0))
         newest = consumer.state.index
         return self.tile, Window(self.backwards, self.before, self.after, consumer, newest)

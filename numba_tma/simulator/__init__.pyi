@@ -121,7 +121,6 @@ from numba_tma.simulator.product_instructions import wgmma_wait_group as wgmma_w
 from numba_tma.simulator.products import PendingProduct as PendingProduct
 from numba_tma.simulator.products import ProductCall as ProductCall
 from numba_tma.simulator.products import SharedOperand as SharedOperand
-from numba_tma.simulator.rotated_stages import check_rotation as check_rotation
 from numba_tma.simulator.scaled_mma import mma_sync as mma_sync
 from numba_tma.simulator.scaled_mma import mma_sync_parts as mma_sync_parts
 from numba_tma.simulator.tcgen05_instructions import tcgen05_cp as tcgen05_cp

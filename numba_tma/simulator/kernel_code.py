@@ -17,7 +17,7 @@ import textwrap
 import tokenize
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -73,15 +73,14 @@ def check_code(function: FunctionType, *, device: bool) -> None:
     """
     if function in _checked:
         return
-    definition = parsed(function.__code__)
+    definition = _parsed(function.__code__)
     if definition is not None:
         _Check(function, definition, device).visit_all()
     _checked.add(function)
 
 
 @functools.lru_cache(maxsize=1024)
-def parsed(code: CodeType) -> ast.FunctionDef | None:
-    """Return the definition of a function, as its source file has it; None without one."""
+def _parsed(code: CodeType) -> ast.FunctionDef | None:
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -257,9 +256,12 @@ def check_step(what: str, step: int) -> None:
 
     A compiled loop goes backwards by a constant alone: any other step it takes to be positive.
     """
-    if (frame := kernel_frame()) is None:
-        return
-    definition = parsed(frame.f_code)
+    frame = sys._getframe(1)
+    while id(frame.f_code) not in KERNEL_CODE:
+        if frame.f_back is None:
+            return
+        frame = frame.f_back
+    definition = _parsed(frame.f_code)
     for node in ast.walk(definition) if definition else ():
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
@@ -271,14 +273,6 @@ def check_step(what: str, step: int) -> None:
                     "takes a step that is no literal to be positive: it would run no turn; write "
                     f"the negative step as a literal, as in {what}(n - 1, -1, -1)"
                 )
-
-
-def kernel_frame() -> FrameType | None:
-    """Return the frame of the kernel, or of its device function, that called the library."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and id(frame.f_code) not in KERNEL_CODE:
-        frame = frame.f_back
-    return frame
 
 
 def _is_constant(node: ast.expr, code: CodeType, definition: ast.AST) -> bool:

@@ -65,6 +65,34 @@ def expected_sums(x: Any, before: int, after: int, chunks: Any) -> Any:
             y[z] += weights @ padded[z : z + before + 1 + after] + x[z]
     return y
 
+@functools.cache
+def passed_on(stages: int) -> Any:
+    """Return the kernel that adds three tiles, whose stages variables pass on."""
+    PIPE = tma.TilePipeline(stages, x=TILE)
+
+    @cuda.jit
+    def kernel(x, y, n):
+        pipe = PIPE.start()
+        if pipe.is_producer():
+            for z, stage in pipe.produce(0, n):
+                x.load(stage.x, (z, 0), stage.barrier)
+        else:
+            consumer = pipe.consumer()
+            below, here = consumer.wait(), consumer.wait()
+            for z in range(1, n - 1):
+                above = consumer.wait()
+                for i in range(pipe.consumer_thread(), COLUMNS, pipe.num_consumers()):
+                    y[z, i] = below.x[0, i] + here.x[0, i] + above.x[0, i]
+                consumer.release()
+                below = here
+                here = above
+            consumer.release()
+            consumer.release()
+        pipe.close()
+
+    return kernel
+
+
 # ---------------------------------------------------------------------- a 7-point stencil
 
 ROWS, WIDTH, PAD = 16, 64, 4

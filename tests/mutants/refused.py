@@ -451,18 +451,13 @@ def missing_scopes():
 # windows
 
 
-def windows(
-    use: str = "y[z, 0] = window[0].x[0, 0]",
-    given: str = "0, n",
-    pipe: str = "WIDE",
-    produced: str | None = None,
-) -> Any:
+def windows(use: str = "y[z, 0] = window[0].x[0, 0]", given: str = "0, n") -> Any:
     """Return a kernel with windows of a stream."""
     return kernel_from(f"""
 def kernel(x, y, n):
-    pipe = {pipe}.start()
+    pipe = WIDE.start()
     if pipe.is_producer():
-        for t, stage in pipe.produce_windows({produced or given}):
+        for t, stage in pipe.produce_windows({given}):
             x.load(stage.x, (t * 4, 0), stage.barrier)
     else:
         for z, window in pipe.windows({given}):
@@ -484,11 +479,6 @@ def index_before_the_window():
     return windows("y[z, 0] = window[-2].x[0, 0]", "0, n, before=1, after=0")
 
 
-@refused("window[d] takes an integer, the distance from the tile, not")
-def float_distance():
-    return windows("y[z, 0] = window[0.0].x[0, 0]")
-
-
 @refused("a window cannot be iterated over: iterate over its distances, as in `for d in range(")
 def iterate_over_a_window():
     return windows("for s in window: y[z, 0] = s.x[0, 0]")
@@ -500,38 +490,11 @@ def window_of_more_tiles_than_stages():
 
 
 @refused(
-    "windows(step=2): a window moves by one tile, since it keeps the others: the step is the l"
-)
-def windows_with_gaps():
-    return windows(given="0, n, 2")
-
-
-@refused("windows(step=0): the loop would not end")
-def windows_that_stand():
-    return windows(given="0, n, 0")
-
-
-@refused("windows(radius=-1): a window has 0 tiles or more on each side")
-def negative_radius():
-    return windows(given="0, n, radius=-1")
-
-
-@refused(
     "windows(radius=...) must be a compile-time constant, an integer",
     "radius must be a compile-time constant",
 )
 def radius_of_the_launch():
-    return windows(given="0, n, radius=n - 3")
-
-
-@refused("windows(before=...) must be a compile-time constant, an integer, not")
-def float_reach():
-    return windows(given="0, n, before=1.0")
-
-
-@refused("windows(stop=...) takes an integer, not")
-def float_end_of_windows():
-    return windows(given="0, n / 2")
+    return windows(given="0, n, 1, n - 3")
 
 
 @refused("windows is called in the body of a produce loop, which one elected thread executes")
@@ -548,53 +511,3 @@ def kernel(x, y, n):
         for _ in pipe.consume(0, n):
             pass
 """)
-
-
-# stages that variables pass on
-
-
-def rotating(loop: str, first: str, turn: str) -> Any:
-    """Return a kernel whose consumer begins by `first` and executes `turn` in a loop."""
-    return kernel_from(f"""
-def kernel(x, y, n):
-    pipe = WIDE.start()
-    if pipe.is_producer():
-        for t, stage in pipe.produce(0, n):
-            x.load(stage.x, (t * 4, 0), stage.barrier)
-    else:
-        consumer = pipe.consumer()
-        {first}
-        {loop}
-            {turn}
-    pipe.close()
-""")
-
-
-ROTATED = "holds a stage from one turn of the loop to the next, so that the pipeline's state would"
-
-
-@refused(ROTATED)
-def rotated_stages():
-    return rotating(
-        "for t in range(1, n):",
-        "here = consumer.wait()",
-        "ahead = consumer.wait(); y[t, 0] = here.x[0, 0]; consumer.release(); here = ahead",
-    )
-
-
-@refused(ROTATED)
-def swapped_stages():
-    return rotating(
-        "for t in range(2, n):",
-        "a = consumer.wait(); b = consumer.wait()",
-        "c = consumer.wait(); y[t, 0] = a.x[0, 0]; consumer.release(); a, b = b, c",
-    )
-
-
-@refused(ROTATED)
-def stages_of_a_loop_passed_on():
-    return rotating(
-        "for t, stage in pipe.consume(1, n, in_flight=1):",
-        "before = consumer.wait()",
-        "y[t, 0] = before.x[0, 0] + stage.x[0, 0]; before = stage",
-    )

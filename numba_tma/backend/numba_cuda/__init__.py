@@ -8,6 +8,7 @@
 - `passes`, `prune`, `returns`, `scopes`, `releases`, `left_loops`, `loops`, `destinations`: passes
   around type inference; `handles`: what `releases` looks for;
 - `body_compiler`, `body_lowering`, `translation`, `shortcuts`: short compiles;
+- `variables`: places of variables that hold objects;
 - `initialization`: threads wait for the driver's initialisation;
 - `cache`: the library's part of the disk cache's key;
 - `images`, `targeting`: kernels compiled for the cache and for `export`, which nothing loads;
@@ -43,6 +44,7 @@ from numba_tma.backend.numba_cuda import releases as releases
 from numba_tma.backend.numba_cuda import returns as returns
 from numba_tma.backend.numba_cuda import scopes as scopes
 from numba_tma.backend.numba_cuda import shortcuts as shortcuts
+from numba_tma.backend.numba_cuda import variables as variables
 from numba_tma.backend.numba_cuda.constants import run_rule
 from numba_tma.backend.numba_cuda.functions import (
     BODIES,

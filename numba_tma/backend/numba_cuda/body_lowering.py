@@ -88,12 +88,12 @@ class FoldingBuilder(llvm.IRBuilder):
         """Return an element of an aggregate."""
         if isinstance(agg, llvm.instructions.InsertValue):
             path = tuple(idx) if isinstance(idx, list | tuple) else (idx,)
-            if (element := _inserted(agg).get(path)) is not None:
+            if (element := inserted(agg).get(path)) is not None:
                 return element
         return super().extract_value(agg, idx, name)
 
 
-def _inserted(aggregate: llvm.instructions.InsertValue) -> dict[tuple[int, ...], llvm.Value]:
+def inserted(aggregate: llvm.instructions.InsertValue) -> dict[tuple[int, ...], llvm.Value]:
     """Return the elements that were inserted into an aggregate, by their places."""
     if (known := vars(aggregate).get("numba_tma_elements")) is None:
         chain, base = [], aggregate

@@ -6,13 +6,11 @@ that drive them.
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
 from numba.core import types
-from numba.core.errors import NumbaPerformanceWarning
 from numba.cuda.core import ir
 from numba.cuda.core.analysis import compute_cfg_from_blocks
 from numba.cuda.core.errors import TypingError
@@ -24,10 +22,8 @@ from numba_tma.host.loop_rules import (
     BOTH_SIDES,
     LOOPS,
     MEETINGS,
-    carried_stage,
     nested_refusal,
     restart_refusal,
-    rotated_stage,
     starts_again,
 )
 
@@ -42,9 +38,6 @@ _MEETINGS = frozenset(
 
 #: Functions that start a pipeline, themselves or in a function that they call, and that pipeline.
 _STARTS: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
-
-#: The stages of a TilePipeline, which point to the side that acquired them.
-_STAGES = ("ConsumerStage", "Window", "WindowStage", "ProducerStage")
 
 #: Of an iterator: the field with its side, the loop's name, and the property of a pipeline for
 #: which one thread executes the body.
@@ -62,7 +55,6 @@ def check_loops(state: Any) -> None:
     if state.func_id.func not in _STARTS and not any(map(_is_ours, typemap.values())):
         return
     graph = compute_cfg_from_blocks(blocks)
-    _check_carried_stages(blocks, typemap, {loop.header for loop in graph.loops().values()})
     _check_sides(blocks, typemap, graph.dominators())
     for loop in graph.loops().values():
         elected = next(_elected(blocks[loop.header], typemap), None)
@@ -101,27 +93,6 @@ def _elected(header: ir.Block, typemap: dict[str, types.Type]) -> Iterator[str]:
                 if "pipeline" in handle.description.static:
                     if getattr(handle.static_value("pipeline"), elects, False):
                         yield name
-
-
-def _check_carried_stages(
-    blocks: dict[int, Any], typemap: dict[str, types.Type], headers: set[int]
-) -> None:
-    """Refuse variables that carry a consumer's stage from turn to turn of a loop.
-
-    Warn of others that hold one of several stages. LLVM keeps the owner of both in memory.
-    """
-    for number, block in blocks.items():
-        for statement in block.body:
-            value = getattr(statement, "value", None)
-            if not isinstance(value, ir.expr_types) or value.op != "phi":
-                continue
-            typ = typemap.get(statement.target.name)
-            if isinstance(typ, ObjectType) and typ.cls.__name__ in _STAGES:
-                name = statement.target.unversioned_name
-                if number in headers and typ.cls.__name__ != "ProducerStage":
-                    raise TypingError(rotated_stage(name), loc=statement.loc)
-                warning = NumbaPerformanceWarning(carried_stage(name), statement.loc)
-                warnings.warn(warning, stacklevel=2)
 
 
 def _check_sides(

@@ -4,10 +4,9 @@ import re
 
 import pytest
 from numba import types
-from numba.core.errors import NumbaPerformanceWarning
 
 import numba_tma as tma
-from tests.mutants.refused import PIPE, REFUSED, TILE, loader
+from tests.mutants.refused import REFUSED, TILE, loader
 
 SIGNATURE = (tma.TensorMapType(2, TILE), types.float32[:, ::1], types.int64)
 
@@ -49,52 +48,3 @@ def test_a_name_of_one_literal_is_a_literal():
 def test_a_step_that_is_no_literal_is_not_tested():
     ptx = tma.testing.compile_ptx(loader(loop="pipe.produce(0, n, n)"), SIGNATURE)
     assert "cp.async.bulk.tensor" in ptx
-
-
-def passed_on(held, tile):
-    text = f"""
-def kernel(x, y, n):
-    pipe = PIPE.start()
-    if pipe.is_producer():
-        for t, stage in pipe.produce(0, n):
-            x.load(stage.x, (t * 4, 0), stage.barrier)
-    else:
-        consumer = pipe.consumer()
-        here = {held}
-        if n > 1:
-            consumer.release()
-            here = {held}
-        y[0, 0] = here{tile}[0, 0]
-        consumer.release()
-"""
-    names = {"PIPE": PIPE}
-    exec(text, names)
-    return names["kernel"]
-
-
-def test_stages_that_variables_pass_on_are_named():
-    with pytest.warns(NumbaPerformanceWarning, match="the variable here holds a stage that anoth"):
-        tma.testing.compile_ptx(passed_on("consumer.wait()", ".x"), SIGNATURE)
-
-
-def test_tiles_that_variables_pass_on_are_free():
-    text = """
-def kernel(x, y, n):
-    pipe = PIPE.start()
-    if pipe.is_producer():
-        for t, stage in pipe.produce(0, n):
-            x.load(stage.x, (t * 4, 0), stage.barrier)
-    else:
-        consumer = pipe.consumer()
-        here = consumer.wait().x
-        for t in range(n - 1):
-            ahead = consumer.wait().x
-            y[t, 0] = here[0, 0] + ahead[0, 0]
-            consumer.release()
-            here = ahead
-        consumer.release()
-"""
-    names = {"PIPE": PIPE}
-    exec(text, names)
-    ptx = tma.testing.compile_ptx(names["kernel"], SIGNATURE)
-    assert tma.testing.ptxas(ptx).stack_frame == 0

@@ -46,6 +46,7 @@ def compute(x, y, out):
         out[2, i] = ptx.min_f32(x[i], y[i])
         out[3, i] = ptx.max_nan_f32(x[i], y[i])
         out[4, i] = ptx.tanh_approx_f32(y[i])
+        out[5, i] = ptx.ex2_approx_f32(x[i])
 
 
 @on_gpu
@@ -54,13 +55,14 @@ def test_arithmetic():
     special = np.array(
         [0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 2.0**-126, 3e38, 127.9], np.float32
     )
-    x = np.concatenate([special, rng.uniform(-126, 128, 4087).astype(np.float32)])
+    x = np.concatenate([special, rng.uniform(-150, 128, 4087).astype(np.float32)])
     y = np.concatenate([special[::-1], rng.standard_normal(4087).astype(np.float32)])
-    out = cuda.to_device(np.full((5, 4096), 7, np.float32))
+    out = cuda.to_device(np.full((6, 4096), 7, np.float32))
     compute[16, 256](cuda.to_device(x), cuda.to_device(y), out)
-    power, inverse, smaller, larger, tangent = out.copy_to_host()
+    power, inverse, smaller, larger, tangent, whole = out.copy_to_host()
     with np.errstate(all="ignore"):
         np.testing.assert_allclose(power, ptx.ex2_approx_ftz_f32(x), rtol=2.0**-21)
+        np.testing.assert_allclose(whole, ptx.ex2_approx_f32(x), rtol=2.0**-21, atol=2.0**-149)
         np.testing.assert_allclose(inverse, ptx.rcp_approx_ftz_f32(x), rtol=2.0**-22)
     np.testing.assert_allclose(tangent, np.tanh(y.astype(float)), rtol=2.0**-10.9, atol=2.0**-126)
     np.testing.assert_array_equal(smaller, np.fmin(x, y))

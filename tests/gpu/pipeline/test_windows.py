@@ -13,6 +13,7 @@ from tests.kernels.window_kernels import (
     TILE,
     WIDTH,
     expected_sums,
+    passed_on,
     stencil,
     window_sums,
 )
@@ -50,3 +51,12 @@ def test_a_stencil_of_planes(by_hand, stages):
     around = sides[:-2, 1:-1, 1:-1] + sides[2:, 1:-1, 1:-1] + sides[1:-1, :-2, 1:-1]
     around += sides[1:-1, 2:, 1:-1] + sides[1:-1, 1:-1, :-2] + sides[1:-1, 1:-1, 2:]
     np.testing.assert_array_equal(y.copy_to_host(), around - 6 * x)
+
+
+@pytest.mark.parametrize("stages", [3, 4, 7])
+@on_gpu
+def test_variables_pass_stages_on(stages):
+    x = np.random.default_rng(2).integers(1, 9, (300, COLUMNS)).astype(np.float32)
+    y = cuda.to_device(np.zeros_like(x))
+    passed_on(stages)[1, 96](tma.tensor_map(cuda.to_device(x), TILE), y, 300)
+    np.testing.assert_array_equal(y.copy_to_host()[1:-1], x[:-2] + x[1:-1] + x[2:])

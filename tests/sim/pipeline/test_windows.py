@@ -6,7 +6,15 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import simulator as sim
-from tests.kernels.window_kernels import COLUMNS, PLANE, TILE, expected_sums, stencil, window_sums
+from tests.kernels.window_kernels import (
+    COLUMNS,
+    PLANE,
+    TILE,
+    expected_sums,
+    passed_on,
+    stencil,
+    window_sums,
+)
 from tests.tiers import every
 
 RANGES = [[(0, 7)], [(0, 0), (3, 4), (5, 5)], [(4, 6), (0, 7), (6, 2), (2, 3), (0, 2)]]
@@ -46,6 +54,13 @@ def test_a_stencil_of_planes(by_hand):
     around = sides[:-2, 1:-1, 1:-1] + sides[2:, 1:-1, 1:-1] + sides[1:-1, :-2, 1:-1]
     around += sides[1:-1, 2:, 1:-1] + sides[1:-1, 1:-1, :-2] + sides[1:-1, 1:-1, 2:]
     np.testing.assert_array_equal(y, around - 6 * x)
+
+
+def test_variables_pass_stages_on():
+    x = stream(7)
+    y = np.zeros_like(x)
+    passed_on(4)[1, 96](tma.tensor_map(x, TILE), y, 7)
+    np.testing.assert_array_equal(y[1:-1], x[:-2] + x[1:-1] + x[2:])
 
 
 # ---------------------------------------------------------------------------- its ends
