@@ -342,14 +342,6 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ),
     (
         "numba_tma/host/launch_advice.py",
-        "registers = -(-needs.registers * _WARP // 257) * 256 * -(-block // _WARP)",
-    ): "A thread has 255 registers at most, up to which both quotients round up alike.",
-    (
-        "numba_tma/host/launch_advice.py",
-        'f"registers ({needs.registers} a thread)": sm.registers // max(2, registers),',
-    ): "Where no registers are counted, either quotient is larger than the other limits.",
-    (
-        "numba_tma/host/launch_advice.py",
         "return Resources(0, sum(p.nbytes for p in pipelines), 1025, requirements)",
     ): "The threads of a block are rounded down to warps.",
     (
@@ -510,10 +502,6 @@ _OF_KERNELS: dict[tuple[str, str], list[str]] = {
     ("pointwise/kernel.py", "What reads a chunk ignores its last argument."): [
         "values = read_all(inputs, chunk, i, 1)",
         "out, left, map_lanes(fn, read_ones(inputs, chunk, left, 1), numbers), SINGLE",
-    ],
-    ("pointwise/formulas.py", "From -14.5 on downwards float32 holds no other result than 0."): [
-        "_LOWEST: Any = np.float32(-16)  # where the result has become zero, and infinity times "
-        "zero is near",
     ],
 }  # fmt: skip
 EQUIVALENT |= {

@@ -197,6 +197,21 @@ def test_a_kernel_in_debug_mode_is_not_cached(gpu, monkeypatch):
     assert kernel_store.entries() == [] and not gpu.loaded
 
 
+def test_a_launcher_of_another_cluster_than_the_kernels(gpu):
+    @tma.cached
+    @cuda.jit
+    @tma.cluster(4)
+    def in_fours(x):
+        x[0] = 1
+
+    expected = r"launcher: cluster=\(2, 1, 1\), but .*in_fours.* is compiled for clusters of "
+    with pytest.raises(ValueError, match=expected):
+        tma.launcher(in_fours, 8, 32, cluster=2)(ARGUMENTS[0])
+    tma.launcher(in_fours, 8, 32, cluster=4)(ARGUMENTS[0])
+    tma.launcher(in_fours, 8, 32)(ARGUMENTS[0])
+    assert [one.cluster for one in gpu.launches] == [[(4, 1, 1)], []]  # its code has the other
+
+
 def test_what_has_no_description_is_not_cached_and_named_once(gpu):
     unknown = object()
 

@@ -23,8 +23,12 @@ def array_map(shape, tile, **options):
     return map_types._planned(np.zeros(shape, np.float32), tile, options)
 
 
+def centre(text):
+    return float(text.get("x")), float(text.get("y"))
+
+
 def shown(thing):
-    """Return the texts, the tips and the areas of a picture, which is well-formed."""
+    """Return the title, the texts and the tips of a picture, which is well-formed."""
     html = pictures.picture(thing)
     assert "<script" not in html and "http" not in html.replace(SVG[1:-1], "")
     root = ET.fromstring(html)
@@ -34,6 +38,16 @@ def shown(thing):
     for area in areas:
         x, y, w, h = (float(area.get(name)) for name in ("x", "y", "width", "height"))
         assert 0 <= x <= x + w <= width and 0 <= y <= y + h <= height
+        if h == 12:  # of a legend
+            assert w == h
+    middles = [text for text in picture.iter(f"{SVG}text") if text.get("text-anchor") == "middle"]
+    boxes = [[float(a.get(n)) for n in ("x", "y", "width", "height")] for a in areas]
+    for text in middles:  # in the middle of an area, or above a column of them
+        x, y = centre(text)
+        around = [b for b in boxes if b[0] < x < b[0] + b[2]]
+        assert any(x == pytest.approx(b[0] + b[2] / 2, abs=0.11) for b in around)
+        inside = [b for b in around if b[1] < y < b[1] + b[3]]
+        assert not inside or any(y == pytest.approx(b[1] + b[3] / 2, abs=0.11) for b in inside)
     texts = [text.text for text in picture.iter(f"{SVG}text")]
     lines, filled = picture.findall(f"{SVG}g")
     assert lines.get("stroke") == filled.get("fill") == "currentColor"
@@ -169,6 +183,10 @@ def test_a_trace_shows_the_states_of_stages():
         "loading, steps 15 to 70",
         "being stored",
     ]
+    # Steps have one scale in all rows.
+    areas = ET.fromstring(pictures.picture(EventTrace(events))).iter(f"{SVG}rect")
+    bars = [float(area.get("width")) for area in areas if area.find(f"{SVG}title") is not None]
+    assert np.divide(bars, (10, 5, 15, 55, 20)) == pytest.approx(bars[0] / 10, rel=1e-3)
     _, texts, _ = shown(EventTrace(events[4:5]))
     assert texts == ["1 events, and none of a pipeline's stages"]
 
