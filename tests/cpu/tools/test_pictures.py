@@ -48,6 +48,7 @@ def shown(thing):
         assert any(x == pytest.approx(b[0] + b[2] / 2, abs=0.11) for b in around)
         inside = [b for b in around if b[1] < y < b[1] + b[3]]
         assert not inside or any(y == pytest.approx(b[1] + b[3] / 2, abs=0.11) for b in inside)
+    assert all(centre(text)[1] + 7 <= height for text in picture.iter(f"{SVG}text"))
     texts = [text.text for text in picture.iter(f"{SVG}text")]
     lines, filled = picture.findall(f"{SVG}g")
     assert lines.get("stroke") == filled.get("fill") == "currentColor"
@@ -89,6 +90,18 @@ def test_a_map_shows_the_tiles_that_cover_its_array():
     assert "512 x 256 tiles of 8 x 32 elements cover the array" in texts
     _, texts, _ = shown(array_map((2, 16, 64), (1, 8, 32)))
     assert "2 x 2 x 2 tiles of 1 x 8 x 32 elements cover the array" in texts
+
+
+def test_tiles_of_a_map_lie_side_by_side_and_the_first_is_filled():
+    for shape, filled in (((20, 72), 9), ((4096, 8192), 1)):
+        areas = list(ET.fromstring(pictures.picture(array_map(shape, (8, 32)))).iter(f"{SVG}rect"))
+        assert [area.get("fill") for area in areas] == [svg.HUES[0], *["none"] * filled]
+    areas = list(ET.fromstring(pictures.picture(array_map((20, 72), (8, 32)))).iter(f"{SVG}rect"))
+    tiles = [[float(area.get(n)) for n in ("x", "y", "width", "height")] for area in areas[:9]]
+    left, top, width, height = tiles[0]
+    for place, tile in enumerate(tiles):
+        i, j = divmod(place, 3)
+        assert tile == pytest.approx([left + j * width, top + i * height, width, height], rel=1e-3)
 
 
 def test_a_pipeline_shows_its_memory_and_barriers():
