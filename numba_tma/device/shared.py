@@ -53,8 +53,9 @@ class SharedTile:
 
     ``tile[i, j]`` reads and writes an element through the swizzle. Floats of 16 bits or less are
     read as float32, which is exact, and rounded to nearest even when written (8-bit floats
-    saturate). Scale factors (ue8m0, ue4m3) are read as bytes, and elements of 4 and 6 bits not at
-    all. No bounds are checked on the GPU, and negative indices do not count from the end.
+    saturate). Complex numbers are read and written in one access of 8 or 16 bytes. Scale factors
+    (ue8m0, ue4m3) are read as bytes, and elements of 4 and 6 bits not at all. No bounds are checked
+    on the GPU, and negative indices do not count from the end.
     Any thread may access the tile once its copy is complete. The thread fences its accesses
     (`fence_proxy_async`) before the copy engine accesses the tile again; pipelines do that by
     themselves.
@@ -97,10 +98,11 @@ class SharedTile:
         """Return the 16 bytes that start at the element `index` as a vector.
 
         16 elements of 1 byte, 8 of 2, 4 of 4 or 2 of 8, in one shared-memory load; the offset of
-        `index` in its row is a multiple of 16 B. Vectors have elementwise + - * / with each other
+        `index` in its row is a multiple of 16 B. Complex tiles have no vectors: `view` them as
+        tiles of their words. Vectors have elementwise + - * / with each other
         and with numbers, ``v[i]`` with a literal, and ``sum()``, ``max()``, ``min()``.
         """
-        check_elements(self.tile)
+        check_vectors(self.tile)
         dtype = self.tile.dtype
         values = simulator.shared_read(
             self._vector_address(index), dtype.kernel_storage, dtype.chunk
@@ -111,7 +113,7 @@ class SharedTile:
     @native
     def write_vector(self, index: Index, values: Registers) -> None:
         """Write a vector to the 16 bytes that start at `index`; the reverse of `read_vector`."""
-        check_elements(self.tile)
+        check_vectors(self.tile)
         simulator.shared_write(self._vector_address(index), _narrow(values, self.tile.dtype))
         self.accesses.unfenced = True
 
@@ -135,7 +137,7 @@ class SharedTile:
 
         For `read_vector` and `write_vector`. Vectors divide the rows of the tile.
         """
-        check_elements(self.tile)
+        check_vectors(self.tile)
         check_share("vectors", thread, threads)
         return TileIndices(self.tile, vector_width(self.tile), sub32(thread, threads), threads)
 
@@ -191,6 +193,11 @@ def _offset(tile: Tile, index: tuple[int, ...]) -> int:
     return int(tile.offset(*index))
 
 
+def complex_value(dtype: DType) -> str:
+    """Return the error of a complex number that is written to a tile of real ones."""
+    return f"a tile of {dtype} takes real numbers, not a complex one: write its real or its imag"
+
+
 #: The error of a loop over a tile.
 NOT_ITERABLE = (
     "a shared tile cannot be iterated over: iterate over its indices, as in "
@@ -236,6 +243,19 @@ def check_elements(tile: Tile) -> None:
         )
 
 
+@compile_time
+def check_vectors(tile: Tile) -> None:
+    """Raise a ValueError if kernels cannot access the elements of `tile` in vectors."""
+    check_elements(tile)
+    if (words := tile.dtype.words) > 1:
+        word = tile.dtype.word
+        of_words = Tile((*tile.shape[:-1], words * tile.shape[-1]), word, tile.swizzle)
+        raise ValueError(
+            f"{tile} has elements of {words} words, and vectors have elements of one: read and "
+            f"write its elements, or vectors of tile.view({of_words!r})"
+        )
+
+
 def _row_nbytes(tile: Tile) -> int:
     return tile.dtype.shared_nbytes(tile.shape[-1])
 
@@ -245,6 +265,8 @@ def _widen(value: Any, compute: str) -> Any:
 
 
 def _narrow(value: Any, dtype: DType) -> Any:
+    if isinstance(value, complex | np.complexfloating) and dtype.numpy.kind != "c":
+        raise TypeError(complex_value(dtype))
     if dtype.compute == "float32" and dtype.itemsize == 1:  # 8 bits saturate: cvt.satfinite
         limit = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
         value = np.clip(np.float32(value), -limit, limit)

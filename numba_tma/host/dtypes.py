@@ -3,9 +3,13 @@
 Elements of 4 and 6 bits lie packed in global memory: two e2m1 in a byte, 16 e2m3 or e3m2 in 12
 bytes, the first in the low bits. Arrays of them are arrays of bytes. In shared memory two e2m1 take
 a byte. 16 elements of an unpacked type take 16 bytes there: their data, then a gap.
+
+The copy engine has no complex numbers. It copies each as two words, its real and imaginary part, so
+an encoded map has twice as many elements along the innermost axis (`Copies`).
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +48,8 @@ class DType:
         Bits of an element in global memory, and of its data in shared memory.
     shared_bits
         Bits per element in shared memory, gaps included: 8 for unpacked types.
+    words
+        Elements of `tensor_map` that the copy engine copies for one element: 2 for complex numbers.
     """
 
     name: str
@@ -53,6 +59,12 @@ class DType:
     tensor_map: str
     bits: int
     shared_bits: int
+    words: int = 1
+
+    @property
+    def word(self) -> "DType":
+        """What the copy engine counts: the element itself, or a complex number's real part."""
+        return self if self.words == 1 else _WORDS[self.tensor_map]
 
     @property
     def itemsize(self) -> int:
@@ -97,8 +109,8 @@ class DType:
 
     @property
     def chunk(self) -> int:
-        """Elements in 16 bytes of shared memory."""
-        return 128 // self.shared_bits
+        """Fewest elements that fill chunks of 16 bytes of shared memory."""
+        return 128 // math.gcd(128, self.shared_bits)
 
     @property
     def coordinate_unit(self) -> int:
@@ -108,7 +120,7 @@ class DType:
     @property
     def max_inner_box(self) -> int:
         """Most elements along the innermost axis of a box; unpacked types take no fewer either."""
-        return _UNPACKED_BOX if self.is_unpacked else 256
+        return _UNPACKED_BOX if self.is_unpacked else 256 // self.words
 
     def nbytes(self, elements: int) -> int:
         """Return the bytes of adjacent elements in global memory, as barriers count them."""
@@ -172,7 +184,8 @@ def _row(
 ) -> DType:
     stored = np.dtype(numpy)
     bits = bits or 8 * stored.itemsize
-    return DType(name, stored, numba, compute, tensor_map, bits, shared_bits or bits)
+    words = 2 if stored.kind == "c" else 1
+    return DType(name, stored, numba, compute, tensor_map, bits, shared_bits or bits, words)
 
 
 # TMA's only 8-bit and 16-bit integers are UINT8 and UINT16; it moves the bits of the others.
@@ -194,6 +207,8 @@ _TABLE = [
         ("tf32", np.float32, "float32", "float32", "TFLOAT32"),
         ("f32_ftz", np.float32, "float32", "float32", "FLOAT32_FTZ"),
         ("tf32_ftz", np.float32, "float32", "float32", "TFLOAT32_FTZ"),
+        ("c64", np.complex64, "complex64", "complex64", "FLOAT32"),
+        ("c128", np.complex128, "complex128", "complex128", "FLOAT64"),
         ("e4m3", ml_dtypes.float8_e4m3fn, "uint8", "float32", "UINT8"),
         ("e5m2", ml_dtypes.float8_e5m2, "uint8", "float32", "UINT8"),
         # Scale factors, which kernels read as bytes. ue4m3 is e4m3 whose sign is ignored.
@@ -206,9 +221,14 @@ _TABLE = [
     )
 ]
 
+#: The words of elements that have several.
+_WORDS = {dtype.tensor_map: dtype for dtype in reversed(_TABLE) if dtype.words == 1}
+
 names = tuple(dtype.name for dtype in _TABLE)
-#: The types of 8 bits or more, which every GPU copies and whose elements kernels access.
-byte_names = tuple(dtype.name for dtype in _TABLE if not dtype.is_packed)
+#: The types of 8 bits or more that are one word, which every GPU, map and vector takes.
+byte_names = tuple(d.name for d in _TABLE if not d.is_packed and d.words == 1)
+#: The types of several words, whose elements kernels access one by one.
+complex_names = tuple(d.name for d in _TABLE if d.words > 1)
 
 _BITWISE = ("and", "or", "xor")
 _REDUCTIONS = {
@@ -223,6 +243,8 @@ _REDUCTIONS = {
     "bf16": ("add", "min", "max"),
     "f32": ("add",),
     "f64": ("add",),
+    "c64": ("add",),
+    "c128": ("add",),
 }
 
 # Reversed: if several types have one storage, the first (f32) is found for it.
@@ -333,6 +355,17 @@ def _lookup(x: object) -> DType | None:
     if library == "numba":
         return _BY_NAME.get(getattr(x, "name", ""))
     return None
+
+
+def words_violation(dtype: DType, what: str) -> str:
+    """Say why `what`, which takes elements of one word, does not take a type; "" if it does."""
+    if dtype.words == 1:
+        return ""
+    return (
+        f"{what} takes elements of one word, and {dtype} has {dtype.words}: use tensor_map, or "
+        f"view the array as {dtype.word.numpy} and give a tile of {dtype.word}, {dtype.words} "
+        "times as wide"
+    )
 
 
 def reduction_violation(dtype: DType, operation: object) -> str | None:

@@ -18,6 +18,7 @@ from numba_tma.host.array_interface import reading_of
 from numba_tma.host.backend import in_kernels
 from numba_tma.host.boxes import Copies, padding_store
 from numba_tma.host.driver import current_device
+from numba_tma.host.dtypes import words_violation
 from numba_tma.host.encoding import (
     SIMULATED,
     Encoding,
@@ -116,6 +117,8 @@ def tile_violations(shape: tuple[int, ...], tile: Tile) -> list[str]:
             f"tile {tile} has elements of {tile.dtype.bits} bits; rows by number have whole bytes: "
             "use a tile of u8, with the bytes of the rows"
         ]
+    if wrong := words_violation(tile.dtype, "gather_map"):
+        return [wrong]
     rows, _ = tile.shape
     if rows % GROUP:
         violations.append(

@@ -3,6 +3,7 @@
 `layout.box_violations` has the rules for the box.
 """
 
+from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import MAX_RANK
 
 MAX_EXTENT = 1 << 32
@@ -125,6 +126,23 @@ def interleave_violations(
         )
     if element_strides[last] != 1:
         violations.append(f"axis {last} element stride is {element_strides[last]}; use 1")
+    return violations
+
+
+def words_violations(shape: tuple[int, ...], dtype: DType, interleave: int | None) -> list[str]:
+    """List the broken rules of a tensor whose elements have several words."""
+    violations, words = [], dtype.words
+    if shape and MAX_EXTENT < shape[-1] * words <= MAX_EXTENT * words:
+        inner = len(shape) - 1
+        violations.append(
+            f"axis {inner} has {shape[inner]} {dtype} of {words} words; TMA takes 1 to 2**32 "
+            f"words: make {-(-shape[inner] * words // MAX_EXTENT)} maps of parts of the array"
+        )
+    if interleave is not None:
+        violations.append(
+            f"interleave={interleave} is not modelled for {dtype}: leave interleave out, or view "
+            f"the array as {dtype.word.numpy}"
+        )
     return violations
 
 

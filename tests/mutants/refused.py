@@ -196,6 +196,11 @@ def float_index():
     return loader(consumer="y[0, 0] = stage.x[0.0, 1]")
 
 
+@refused("a tile of f32 takes real numbers, not a complex one: write its real or its imag")
+def complex_element():
+    return loader(consumer="stage.x[0, 0] = 1j")
+
+
 @refused("has 2 axes but is indexed with 1 integers")
 def one_index():
     return loader(consumer="y[0, 0] = stage.x[0]")

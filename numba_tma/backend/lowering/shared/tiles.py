@@ -31,6 +31,7 @@ from numba_tma.backend.lowering.elements import (
     join_word,
     split_word,
     storage,
+    vector_type,
 )
 from numba_tma.backend.lowering.hooks import accessed
 from numba_tma.backend.lowering.matrix_descriptor import (
@@ -39,7 +40,13 @@ from numba_tma.backend.lowering.matrix_descriptor import (
 )
 from numba_tma.backend.lowering.shared.allocation import ACCESSES, BARRIER, shared_tile_type
 from numba_tma.device.barrier import BarrierArray
-from numba_tma.device.shared import NOT_ITERABLE, SharedTile, check_view, misaligned_vector
+from numba_tma.device.shared import (
+    NOT_ITERABLE,
+    SharedTile,
+    check_view,
+    complex_value,
+    misaligned_vector,
+)
 from numba_tma.host.layout import Swizzle, Tile
 
 
@@ -174,8 +181,12 @@ class _TileAssignment(compiler.AbstractTemplate):
     def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
         if not _is_tile(args[0]):
             return None
-        _check_index(args[0].static[0], args[1])
-        return signature(types.void, args[0], args[1], element_type(args[0].static[0]))
+        tile = args[0].static[0]
+        _check_index(tile, args[1])
+        element = element_type(tile)
+        if isinstance(args[2], types.Complex) and not isinstance(element, types.Complex):
+            raise TypingError(complex_value(tile.dtype))
+        return signature(types.void, args[0], args[1], element)
 
 
 @compiler.lowering_registry.lower(operator.getitem, ObjectType, types.Any)
@@ -209,7 +220,7 @@ def _lower_setitem(
 
 
 def _vector_type(tile: Tile) -> VectorType:
-    return VectorType(element_type(tile), tile.dtype.chunk)
+    return vector_type(tile, tile.dtype.chunk)
 
 
 def _check_vector_index(tile: Tile, index: types.Type) -> None:
