@@ -23,7 +23,7 @@ from numba_tma.device.barrier import Barrier, BarrierArray
 from numba_tma.device.matrix_descriptor import MatrixDescriptor, matrix_descriptor
 from numba_tma.device.tile_indices import TileIndices, check_share, vector_width
 from numba_tma.host.annotations import Registers
-from numba_tma.host.dtypes import DType
+from numba_tma.host.dtypes import DType, complex_refusal
 from numba_tma.host.layout import Tile
 
 constant_class(Tile)
@@ -55,7 +55,9 @@ class SharedTile:
     read as float32, which is exact, and rounded to nearest even when written (8-bit floats
     saturate). Complex numbers are read and written in one access of 8 or 16 bytes. Scale factors
     (ue8m0, ue4m3) are read as bytes, and elements of 4 and 6 bits not at all. No bounds are checked
-    on the GPU, and negative indices do not count from the end.
+    on the GPU, and negative indices do not count from the end. ``cuda.atomic.add(tile, (i, j), v)``
+    and the other operations of ``cuda.atomic`` but `compare_and_swap` take elements of f32, f64 and
+    the integers of 4 and 8 bytes, as of arrays.
     Any thread may access the tile once its copy is complete. The thread fences its accesses
     (`fence_proxy_async`) before the copy engine accesses the tile again; pipelines do that by
     themselves.
@@ -193,11 +195,6 @@ def _offset(tile: Tile, index: tuple[int, ...]) -> int:
     return int(tile.offset(*index))
 
 
-def complex_value(dtype: DType) -> str:
-    """Return the error of a complex number that is written to a tile of real ones."""
-    return f"a tile of {dtype} takes real numbers, not a complex one: write its real or its imag"
-
-
 #: The error of a loop over a tile.
 NOT_ITERABLE = (
     "a shared tile cannot be iterated over: iterate over its indices, as in "
@@ -266,7 +263,7 @@ def _widen(value: Any, compute: str) -> Any:
 
 def _narrow(value: Any, dtype: DType) -> Any:
     if isinstance(value, complex | np.complexfloating) and dtype.numpy.kind != "c":
-        raise TypeError(complex_value(dtype))
+        raise TypeError(complex_refusal(dtype))
     if dtype.compute == "float32" and dtype.itemsize == 1:  # 8 bits saturate: cvt.satfinite
         limit = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
         value = np.clip(np.float32(value), -limit, limit)

@@ -357,6 +357,11 @@ def _lookup(x: object) -> DType | None:
     return None
 
 
+def complex_refusal(dtype: DType) -> str:
+    """Return the error of a complex number that is written to a tile of real ones."""
+    return f"a tile of {dtype} takes real numbers, not a complex one: write its real or its imag"
+
+
 def words_violation(dtype: DType, what: str) -> str:
     """Say why `what`, which takes elements of one word, does not take a type; "" if it does."""
     if dtype.words == 1:

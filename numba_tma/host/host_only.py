@@ -69,12 +69,6 @@ def not_in_shared_memory(what: str) -> str:
     )
 
 
-ATOMIC_REFUSAL = (
-    "cuda.atomic takes arrays, and a shared tile is none: add in a cuda.shared.array, or in an "
-    "array in global memory"
-)
-
-
 #: Functions and classes of the host, whose calls a compiler refuses in kernels.
 HOST_ONLY: list[Callable[..., Any]] = []
 

@@ -251,10 +251,10 @@ wrong("the length of a tile", "use", "y[0, 0] = len({tile})", "", of=WITH_A_TILE
 wrong("a tile is added to", "use", "r = {tile} + 1", "", of=WITH_A_TILE)
 wrong("a tile is a condition", "use", "if {tile}: pass", "", of=WITH_A_TILE)
 wrong(
-    "an atomic on a tile",
+    "a bitwise atomic on a tile of floats",
     "use",
-    "cuda.atomic.add({tile}, (0, 0), 1)",
-    "cuda.atomic takes arrays, and a shared tile is none",
+    "cuda.atomic.and_({tile}, (0, 0), 1)",
+    "cuda.atomic.and_ takes elements of i32, u32, i64, u64, and Tile(",
     of=WITH_A_TILE,
 )
 wrong("an element is deleted", "use", "del {tile}[0, 0]", "", of=WITH_A_TILE)

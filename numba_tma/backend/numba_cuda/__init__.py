@@ -11,7 +11,8 @@
 - `initialization`: threads wait for the driver's initialisation;
 - `cache`: the library's part of the disk cache's key;
 - `images`, `targeting`: kernels compiled for the cache and for `export`, which nothing loads;
-- `symbols`: such kernels without PTX.
+- `symbols`: such kernels without PTX;
+- `atomics`: numba-cuda's atomic operations on objects of the library.
 
 The simulator runs none of these modules: there, the same functions and classes are ordinary Python.
 """
@@ -43,6 +44,7 @@ from numba_tma.backend.numba_cuda import releases as releases
 from numba_tma.backend.numba_cuda import returns as returns
 from numba_tma.backend.numba_cuda import scopes as scopes
 from numba_tma.backend.numba_cuda import shortcuts as shortcuts
+from numba_tma.backend.numba_cuda.atomics import type_atomics
 from numba_tma.backend.numba_cuda.constants import run_rule
 from numba_tma.backend.numba_cuda.functions import (
     BODIES,
@@ -144,6 +146,7 @@ __all__ = [
     "set_use_flags",
     "signature",
     "static_of",
+    "type_atomics",
     "typeof",
     "typeof_impl",
     "types",

@@ -14,14 +14,8 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.extending import core_models, register_model
 
-from numba_tma.host.host_only import ATOMIC_REFUSAL
-
 #: The LLVM value of an object whose type is all its information.
 NOTHING = ir.LiteralStructType([ir.IntType(8)])
-
-
-class _NoArray(TypingError, AttributeError):
-    """An object's type has no attribute that an array's has; Numba reports the first base's."""
 
 
 class ObjectType(types.Type):
@@ -55,11 +49,6 @@ class ObjectType(types.Type):
     @property
     def description(self) -> Description:
         return DESCRIPTIONS[self.cls]
-
-    @property
-    def dtype(self) -> types.Type:
-        """Nothing: Numba's atomics ask for it."""
-        raise _NoArray(ATOMIC_REFUSAL)
 
     def static_value(self, name: str) -> Any:
         return self.static[self.description.static.index(name)]

@@ -33,7 +33,7 @@ from numba_tma.backend.lowering.elements import (
     storage,
     vector_type,
 )
-from numba_tma.backend.lowering.hooks import accessed
+from numba_tma.backend.lowering.hooks import Access, accessed
 from numba_tma.backend.lowering.matrix_descriptor import (
     lower_matrix_descriptor,
     type_matrix_descriptor,
@@ -44,9 +44,9 @@ from numba_tma.device.shared import (
     NOT_ITERABLE,
     SharedTile,
     check_view,
-    complex_value,
     misaligned_vector,
 )
+from numba_tma.host.dtypes import complex_refusal
 from numba_tma.host.layout import Swizzle, Tile
 
 
@@ -96,20 +96,20 @@ def _offset_in_row(builder: Builder, tile: Tile, column: Value) -> Any:
     return builder.add(group, builder.lshr(bits, ir.Constant(I32, 3)))
 
 
-def _pointer(
+def element_pointer(
     context: Context,
     builder: Builder,
     sig: Signature,
     args: Sequence[Value],
     element: Any,
-    *,
-    writes: bool = False,
+    access: Access = "read",
 ) -> Any:
+    """Return the shared pointer to an element of a (tile, index, ...), whose access is noted."""
     tile_type, index_type = sig.args[:2]
     base = get_field(builder, tile_type, args[0], "address")
     offset = tile_offset(context, builder, tile_type.static[0], args[1], index_type)
     address = builder.add(base, offset)
-    accessed(context, builder, writes, address, tile_type.static[0].itemsize)
+    accessed(context, builder, access, address, tile_type.static[0].itemsize)
     return builder.inttoptr(address, ir.PointerType(element, 3))
 
 
@@ -120,7 +120,7 @@ def mark_used(builder: Builder, tile_type: ObjectType, tile: Value) -> None:
     compiler.set_field(builder, ACCESSES, accesses, "unfenced", ir.Constant(ir.IntType(1), 1))
 
 
-def _check_index(tile: Tile, index: types.Type) -> None:
+def check_index(tile: Tile, index: types.Type) -> None:
     kinds = list(index) if isinstance(index, types.BaseTuple) else [index]
     if not all(isinstance(types.unliteral(k), types.Integer) for k in kinds):
         raise TypingError(f"{tile} is indexed with integers, not {index}")
@@ -139,7 +139,7 @@ class _TileItem(compiler.AbstractTemplate):
     def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
         if not _is_tile(args[0]):
             return None
-        _check_index(args[0].static[0], args[1])
+        check_index(args[0].static[0], args[1])
         return signature(element_type(args[0].static[0]), *args)
 
 
@@ -182,10 +182,10 @@ class _TileAssignment(compiler.AbstractTemplate):
         if not _is_tile(args[0]):
             return None
         tile = args[0].static[0]
-        _check_index(tile, args[1])
+        check_index(tile, args[1])
         element = element_type(tile)
         if isinstance(args[2], types.Complex) and not isinstance(element, types.Complex):
-            raise TypingError(complex_value(tile.dtype))
+            raise TypingError(complex_refusal(tile.dtype))
         return signature(types.void, args[0], args[1], element)
 
 
@@ -199,7 +199,7 @@ def _lower_getitem(
         address = builder.add(base, builder.mul(index, ir.Constant(I32, 8)))
         return compiler.make_object(context, builder, BARRIER, [address])
     tile = sig.args[0].static[0]
-    pointer = _pointer(context, builder, sig, args, storage(context, tile.dtype))
+    pointer = element_pointer(context, builder, sig, args, storage(context, tile.dtype))
     value = builder.load(pointer, align=tile.itemsize)
     mark_used(builder, sig.args[0], args[0])
     return decode(context, builder, tile.dtype, value)
@@ -210,7 +210,7 @@ def _lower_setitem(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> None:
     tile = sig.args[0].static[0]
-    pointer = _pointer(context, builder, sig, args, storage(context, tile.dtype), writes=True)
+    pointer = element_pointer(context, builder, sig, args, storage(context, tile.dtype), "write")
     value = encode(context, builder, tile.dtype, args[2])
     builder.store(value, pointer, align=tile.itemsize)
     mark_used(builder, sig.args[0], args[0])
@@ -225,7 +225,7 @@ def _vector_type(tile: Tile) -> VectorType:
 
 def _check_vector_index(tile: Tile, index: types.Type) -> None:
     """Raise if a literal at the end of an index does not align the vector's 16 bytes."""
-    _check_index(tile, index)
+    check_index(tile, index)
     last = list(index)[-1] if isinstance(index, types.BaseTuple) else index
     if isinstance(last, types.IntegerLiteral):
         excess = tile.dtype.nbytes(last.literal_value) % 16
@@ -243,7 +243,7 @@ def read_vector(context: Context, builder: Builder, sig: Signature, args: Sequen
     dtype = sig.args[0].static[0].dtype
     word = I64 if dtype.itemsize == 8 else I32
     vector = ir.VectorType(word, 128 // word.width)
-    loaded = builder.load(_pointer(context, builder, sig, args, vector), align=16)
+    loaded = builder.load(element_pointer(context, builder, sig, args, vector), align=16)
     mark_used(builder, sig.args[0], args[0])
     elements: list[Any] = []
     for i in range(vector.count):
@@ -277,7 +277,7 @@ def write_vector(context: Context, builder: Builder, sig: Signature, args: Seque
             context, builder, dtype, elements[i * per_word : (i + 1) * per_word], word
         )
         packed = builder.insert_element(packed, value, ir.Constant(I32, i))
-    pointer = _pointer(context, builder, sig, args, vector, writes=True)
+    pointer = element_pointer(context, builder, sig, args, vector, "write")
     builder.store(packed, pointer, align=16)
     mark_used(builder, sig.args[0], args[0])
     return context.get_dummy_value()
@@ -291,7 +291,7 @@ compiler.native_method(SharedTile, "write_vector", _type_write_vector, write_vec
 
 
 def _type_address_of(self: ObjectType, index: types.Type) -> Any:
-    _check_index(self.static[0], index)
+    check_index(self.static[0], index)
     return signature(types.uint32, self, index)
 
 
