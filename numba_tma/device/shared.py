@@ -14,6 +14,7 @@ from numba_tma.backend.interface import (
     Constant,
     compile_time,
     constant_class,
+    constant_property,
     device_class,
     native,
     u32,
@@ -67,6 +68,36 @@ class SharedTile:
     address: u32
     accesses: TileAccesses
     shared_kind = "tile"
+
+    @constant_property
+    def shape(self) -> tuple[int, ...]:
+        """Elements per axis; a compile-time constant, as the properties below."""
+        return self.tile.shape
+
+    @constant_property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.tile.ndim
+
+    @constant_property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.tile.size
+
+    @constant_property
+    def nbytes(self) -> int:
+        """Bytes that a load of the tile copies."""
+        return self.tile.nbytes
+
+    @constant_property
+    def itemsize(self) -> int:
+        """Bytes of an element in shared memory."""
+        return self.tile.itemsize
+
+    @constant_property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of ``tile[i, j]``: float32 of floats of 16 bits or less."""
+        return self.tile.dtype.held
 
     def __getitem__(self, index: Index) -> Any:
         check_elements(self.tile)

@@ -108,6 +108,19 @@ class DType:
         return _kernel_storage(self)
 
     @property
+    def held(self) -> np.dtype:
+        """NumPy type of an element as kernels hold it: float32 of floats of 16 bits or less.
+
+        Raises
+        ------
+        TypeError
+            For elements of 4 and 6 bits, which kernels do not access.
+        """
+        if not self.compute:
+            raise TypeError(f"kernels hold no element of {self}, which has {self.bits} bits")
+        return np.dtype(self.compute)
+
+    @property
     def chunk(self) -> int:
         """Fewest elements that fill chunks of 16 bytes of shared memory."""
         return 128 // math.gcd(128, self.shared_bits)

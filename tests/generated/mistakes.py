@@ -190,9 +190,8 @@ wrong(
 
 wrong("the shape of a map", "start", "r = {map}.shape[0]", "TensorMap.shape is for the host: read")
 wrong("the array of a map", "start", "r = {map}.array", "TensorMap.array is for the host: read")
-wrong("the tile of a map", "start", "r = {map}.tile", "TensorMap.tile is for the host: read")
 wrong("the box of a map", "start", "r = {map}.box", "TensorMap.box is for the host: read")
-wrong("the dtype of a map", "start", "r = {map}.dtype", "TensorMap.dtype is for the host: read")
+wrong("the copies of a map", "start", "r = {map}.copies", "TensorMap.copies is for the host: read")
 wrong("a map explains", "start", "r = {map}.explain()", "TensorMap.explain is for the host: read")
 wrong("an unknown attribute of a map", "start", "r = {map}.colour", "attribute 'colour'")
 wrong("an unknown method of a map", "start", "{map}.load_all()", "attribute 'load_all'")

@@ -73,6 +73,8 @@ from numba_tma.backend.numba_cuda.kernels import (
 )
 from numba_tma.backend.numba_cuda.object_types import (
     ObjectType,
+    constant_type,
+    constant_value,
     get_field,
     make_object,
     set_field,
@@ -117,6 +119,8 @@ __all__ = [
     "claim_columns",
     "compile_target",
     "compiling_for",
+    "constant_type",
+    "constant_value",
     "core_models",
     "current_line",
     "describe",

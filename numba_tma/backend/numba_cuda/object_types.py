@@ -13,6 +13,7 @@ from numba.cuda import cgutils
 from numba.cuda.core.errors import TypingError
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.extending import core_models, register_model
+from numba.cuda.np.numpy_support import from_dtype
 
 #: The LLVM value of an object whose type is all its information.
 NOTHING = ir.LiteralStructType([ir.IntType(8)])
@@ -89,6 +90,8 @@ class Description:
     type_class: type[ObjectType]
     methods: dict[str, Any] = dataclasses.field(default_factory=dict)
     properties: dict[str, Any] = dataclasses.field(default_factory=dict)
+    #: The functions of properties whose values the object's type has.
+    constants: dict[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
     #: The body of ``__getattr__``, compiled with the attribute's name as a constant.
     by_name: Any = None
     #: The type that an iterator yields; None for other classes.
@@ -200,6 +203,8 @@ def constant_type(value: Any) -> types.Type | None:
             return types.UniTuple(types.intp, len(value))
         parts = [constant_type(v) for v in value]
         return None if None in parts else types.Tuple(parts)
+    if isinstance(value, np.dtype):
+        return types.DType(from_dtype(value))
     return ObjectType(type(value), (value,)) if is_constant(value) else None
 
 
@@ -209,7 +214,7 @@ def constant_value(context: Any, builder: Any, typ: types.Type, value: Any) -> A
         return ir.Constant(context.get_value_type(typ), ir.Undefined)  # the type has the value
     if isinstance(typ, types.Literal):
         return context.get_constant(typ.literal_type, value)
-    if isinstance(typ, types.NoneType):
+    if isinstance(typ, types.NoneType | types.DType):
         return context.get_dummy_value()
     if isinstance(typ, types.BaseTuple):
         parts = [constant_value(context, builder, t, v) for t, v in zip(typ, value)]

@@ -21,7 +21,8 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import typeof_impl
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
 
-from numba_tma.backend.numba_cuda.constants import CHECKED, known
+from numba_tma.backend.interface import constant_property
+from numba_tma.backend.numba_cuda.constants import CHECKED, known, run_rule
 from numba_tma.backend.numba_cuda.fresh import holds_mutable
 from numba_tma.backend.numba_cuda.functions import Body, LiteralTemplate, body_template
 from numba_tma.backend.numba_cuda.object_types import (
@@ -71,6 +72,8 @@ def _add_members(cls: type, description: Description, owner: type) -> None:
             description.methods[name] = _PythonMethod(cls, name, member)
         elif isinstance(member, FunctionType) and name == "__getattr__":
             description.by_name = Body(member)
+        elif isinstance(member, constant_property) and member.fget is not None:
+            description.constants[name] = member.fget
         elif isinstance(member, property) and member.fget is not None:
             description.properties[name] = Body(member.fget)
 
@@ -237,6 +240,8 @@ class _ObjectAttributes(AttributeTemplate):
     key = ObjectType
 
     def generic_resolve(self, typ: ObjectType, attr: str) -> types.Type | None:
+        if typ.cls not in DESCRIPTIONS:  # an attribute of a constant, which kernels pass on
+            raise TypingError(attribute_refusal(typ.cls, attr))
         description = typ.description
         if attr in description.methods:
             return description.methods[attr].bind(self.context, typ)
@@ -262,6 +267,8 @@ def _static_attribute(typ: ObjectType, attr: str) -> Any:
     """Return an attribute whose value the object's type has."""
     if attr in typ.description.static:
         return typ.static_value(attr)
+    if attr in typ.description.constants:
+        return run_rule(typ.description.constants[attr], typ)
     if typ.description.static == ("value",) and not hasattr(object, attr):
         value = getattr(typ.static[0], attr)
         if isinstance(value, MethodType):
