@@ -206,9 +206,9 @@ def len_of_a_tile():
     return loader(consumer="y[0, 0] = len(stage.x)")
 
 
-@refused("attribute 'shape'")
-def shape_of_a_shared_tile():
-    return loader(consumer="y[0, 0] = stage.x.shape[0]")
+@refused("attribute 'strides'")
+def strides_of_a_shared_tile():
+    return loader(consumer="y[0, 0] = stage.x.strides[0]")
 
 
 @refused("has 2 axes but is indexed with 1 integers")
