@@ -345,7 +345,7 @@ def bulk_violation(what: str, tile: Any, rank: int, itemsize: int, listed: int |
     if nbytes % 16:
         return (
             f"{what}: a row of {tile} has {nbytes} B; a bulk copy moves a multiple of 16 B: use "
-            f"a multiple of {16 // tile.itemsize} columns"
+            f"a multiple of {tile.dtype.chunk} columns"
         )
     if listed is not None and listed != tile.shape[0]:
         return f"{what}: {listed} row numbers for {tile}; give one for each of its rows"

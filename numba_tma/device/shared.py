@@ -22,10 +22,12 @@ from numba_tma.backend.interface import (
 from numba_tma.backend.primitives import sub32
 from numba_tma.device.barrier import Barrier, BarrierArray
 from numba_tma.device.matrix_descriptor import MatrixDescriptor, matrix_descriptor
+from numba_tma.device.records import SharedRecord, record_refusal, write_bytes
 from numba_tma.device.tile_indices import TileIndices, check_share, vector_width
 from numba_tma.host.annotations import Registers
-from numba_tma.host.dtypes import DType, complex_refusal
+from numba_tma.host.dtypes import DType, as_dtype, complex_refusal
 from numba_tma.host.layout import Tile
+from numba_tma.host.records import alignment_in_rows
 
 constant_class(Tile)
 
@@ -58,7 +60,8 @@ class SharedTile:
     (ue8m0, ue4m3) are read as bytes, and elements of 4 and 6 bits not at all. No bounds are checked
     on the GPU, and negative indices do not count from the end. ``cuda.atomic.add(tile, (i, j), v)``
     and the other operations of ``cuda.atomic`` but `compare_and_swap` take elements of f32, f64 and
-    the integers of 4 and 8 bytes, as of arrays.
+    the integers of 4 and 8 bytes, as of arrays. ``tile[i, j].x`` is a field of a record, to read
+    and to write.
     Any thread may access the tile once its copy is complete. The thread fences its accesses
     (`fence_proxy_async`) before the copy engine accesses the tile again; pipelines do that by
     themselves.
@@ -102,6 +105,9 @@ class SharedTile:
     def __getitem__(self, index: Index) -> Any:
         check_elements(self.tile)
         dtype = self.tile.dtype
+        if dtype.is_record:
+            at = alignment_in_rows(dtype.numpy)
+            return SharedRecord(dtype, at, self._address_of(index), self.accesses)
         value = simulator.shared_read(self._address_of(index), dtype.kernel_storage)
         value = _widen(value, dtype.compute)
         self.accesses.unfenced = True
@@ -112,6 +118,10 @@ class SharedTile:
 
     def __setitem__(self, index: Index, value: Any) -> None:
         check_elements(self.tile)
+        if self.tile.dtype.is_record:
+            write_bytes(self._address_of(index), self._record(value))
+            self.accesses.unfenced = True
+            return
         simulator.shared_write(self._address_of(index), _narrow(value, self.tile.dtype))
         self.accesses.unfenced = True
 
@@ -201,6 +211,16 @@ class SharedTile:
     def __iter__(self) -> Any:
         raise TypeError(NOT_ITERABLE)
 
+    def _record(self, value: Any) -> Any:
+        """Return a value as a record of the tile's type (simulator)."""
+        if hasattr(type(value), "__array_ufunc__"):  # a record of an array in global memory
+            value = getattr(getattr(value, "_item", value), "_ary", value)
+        whole = isinstance(value, SharedRecord | np.void | np.ndarray)
+        found = np.asarray(value) if whole else None
+        if found is None or found.dtype != self.tile.dtype.numpy or found.ndim:
+            raise TypeError(record_refusal(f"a tile of {self.tile.dtype}"))
+        return found
+
     def _address_of(self, index: Index) -> int:
         index = index if isinstance(index, tuple) else (index,)
         for i in index:
@@ -275,12 +295,13 @@ def check_elements(tile: Tile) -> None:
 def check_vectors(tile: Tile) -> None:
     """Raise a ValueError if kernels cannot access the elements of `tile` in vectors."""
     check_elements(tile)
-    if (words := tile.dtype.words) > 1:
-        word = tile.dtype.word
+    if (words := tile.dtype.words) > 1 or tile.dtype.is_record:
+        word = as_dtype(f"u{tile.itemsize * 8}") if words == 1 else tile.dtype.word
         of_words = Tile((*tile.shape[:-1], words * tile.shape[-1]), word, tile.swizzle)
         raise ValueError(
-            f"{tile} has elements of {words} words, and vectors have elements of one: read and "
-            f"write its elements, or vectors of tile.view({of_words!r})"
+            f"{tile} has elements of {'fields' if tile.dtype.is_record else f'{words} words'}, and "
+            "vectors have elements of one word: read and write its elements, or vectors of "
+            f"tile.view({of_words!r})"
         )
 
 

@@ -162,9 +162,11 @@ def copies_violations(copies: Copies, interleave: int | None) -> list[str]:
     ):  # the first axis that is not divided, in the order of `cut`
         extent, limit = copies.cut[axis], _limit(tile, axis)
         if extent * steps[axis] > limit:
-            whole = next(
-                n for n in range(extent + 1, extent + MAX_BOX + 1) if _is_cut(copies, axis, n)
-            )
+            larger = range(extent + 1, extent + MAX_BOX + 1)
+            whole = next((str(n) for n in larger if _is_cut(copies, axis, n)), "")
+            if not whole:  # records, of which no box is aligned
+                unit = tile.dtype.chunk
+                whole = f"at most {limit // steps[axis] // unit * unit} there, and several tiles"
             return [
                 f"tile axis {axis} is {extent}; TMA copies 1 to {limit} elements along an axis, "
                 f"and no box of {limit // steps[axis]} or fewer divides {tile} into parts "

@@ -18,12 +18,16 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from numba_tma.host.records import record_name, record_problem, word_nbytes
+
 #: An index, or an array of indices.
 Index = int | NDArray[np.integer[Any]]
 
 
 @functools.cache
 def _kernel_storage(dtype: "DType") -> np.dtype:
+    if dtype.is_record:
+        return dtype.numpy
     read = np.dtype(dtype.compute)
     return read if read.itemsize == dtype.itemsize else dtype.numpy
 
@@ -50,6 +54,7 @@ class DType:
         Bits per element in shared memory, gaps included: 8 for unpacked types.
     words
         Elements of `tensor_map` that the copy engine copies for one element: 2 for complex numbers.
+        Records are copied as unsigned words of up to 8 bytes.
     """
 
     name: str
@@ -108,6 +113,11 @@ class DType:
         return _kernel_storage(self)
 
     @property
+    def is_record(self) -> bool:
+        """Whether elements have fields, as those of NumPy's structured types."""
+        return self.numpy.names is not None
+
+    @property
     def held(self) -> np.dtype:
         """NumPy type of an element as kernels hold it: float32 of floats of 16 bits or less.
 
@@ -116,6 +126,8 @@ class DType:
         TypeError
             For elements of 4 and 6 bits, which kernels do not access.
         """
+        if self.is_record:
+            return self.numpy
         if not self.compute:
             raise TypeError(f"kernels hold no element of {self}, which has {self.bits} bits")
         return np.dtype(self.compute)
@@ -177,10 +189,9 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
-    def __reduce__(self) -> tuple[Callable[[object], "DType"], tuple[str]]:
-        return as_dtype, (
-            self.name,
-        )  # types compare by identity, so unpickling must return the existing object
+    def __reduce__(self) -> tuple[Callable[[object], "DType"], tuple[Any]]:
+        # Types compare by identity, so unpickling must return the existing object.
+        return as_dtype, (self.numpy if self.is_record else self.name,)
 
 
 _UNPACKED_BOX = 128  # innermost extent of each box of an unpacked type
@@ -275,6 +286,16 @@ _BY_NAME |= {
 }
 
 
+@functools.cache
+def _record(stored: np.dtype) -> DType | None:
+    """Return the type of a structured type, the same object for equal ones; None if it is none."""
+    if record_problem(stored):
+        return None
+    nbytes = word_nbytes(stored.itemsize)
+    words, bits = stored.itemsize // nbytes, 8 * stored.itemsize
+    return DType(record_name(stored), stored, "", "", f"UINT{8 * nbytes}", bits, bits, words)
+
+
 def as_dtype(x: object) -> DType:
     """Find the `DType` that `x` names.
 
@@ -282,7 +303,8 @@ def as_dtype(x: object) -> DType:
     ----------
     x
         A `DType`, one of `names` or a spelled-out name such as ``"float32"``, a NumPy or
-        ml_dtypes dtype or scalar type, a ``torch.dtype``, or a Numba type.
+        ml_dtypes dtype or scalar type, a ``torch.dtype``, or a Numba type. A structured dtype of
+        NumPy is a type of records.
 
     Raises
     ------
@@ -292,6 +314,8 @@ def as_dtype(x: object) -> DType:
     if isinstance(x, DType):
         return x
     found = _lookup(x)
+    if found is None and getattr(x, "names", None):
+        raise TypeError(f"dtype {x} is no TMA element type: {record_problem(x)}")  # type: ignore[arg-type]
     if found is None:
         raise TypeError(
             f"dtype {x!r} is no TMA element type: use one of {', '.join(names)}, or their "
@@ -359,7 +383,7 @@ def _lookup(x: object) -> DType | None:
     if isinstance(x, str):
         return _BY_NAME.get(x)
     if isinstance(x, np.dtype):
-        return _BY_NUMPY.get(x)
+        return _record(x) if x.names else _BY_NUMPY.get(x)
     if isinstance(x, type):
         return _BY_SCALAR.get(x)
     library = type(x).__module__.partition(".")[0]

@@ -193,6 +193,8 @@ def partial_rows(shape: tuple[int, ...], dtype: DType, what: str) -> str:
     if not past:
         return ""
     whole = (nbytes + past) * 8 // dtype.bits
+    if dtype.is_record:
+        whole = -(-shape[-1] // dtype.chunk) * dtype.chunk
     return (
         f"a row of the tensor is {shape[-1]} {dtype} = {nbytes:,} B, and TMA stores whole chunks "
         f"of 16 B: the {past} B past each row would be overwritten; pad the rows to {whole} "

@@ -97,6 +97,12 @@ class Tile(KernelArgument):
                     f"Tile(shape={shape}): tile axis {axis} is {extent}; a tile needs at least 1 "
                     "element"
                 )
+        if swizzle and dtype.is_record and 16 % dtype.itemsize:
+            raise ValueError(
+                f"Tile(swizzle={swizzle.name}): elements of {dtype} have {dtype.itemsize} B, and a "
+                "swizzle permutes chunks of 16 B, which they would be split by: use Swizzle.NONE, "
+                "or records of 1, 2, 4, 8 or 16 B"
+            )
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "swizzle", swizzle)

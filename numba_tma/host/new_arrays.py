@@ -44,7 +44,8 @@ def empty_of(
     if library in ("cupy", "numba"):
         module, make = ("numba.cuda", "device_array") if library == "numba" else ("cupy", "empty")
         known: Any = getattr(like, "dtype", None) if dtype is None else dtype.storage
-        if dtype is not None and known.kind == "V":  # neither library has ml_dtypes' floats
+        if dtype is not None and known.kind == "V" and not dtype.is_record:
+            # Neither library has ml_dtypes' floats.
             known = f"u{known.itemsize}"
         return getattr(importlib.import_module(module), make)(shape, known)
     raise NoNewArray(f"is a {class_name(like)}, and new arrays are of torch, CuPy or Numba alone")

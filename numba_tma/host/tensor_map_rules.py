@@ -3,6 +3,8 @@
 `layout.box_violations` has the rules for the box.
 """
 
+import math
+
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import MAX_RANK
 
@@ -265,8 +267,9 @@ def _padding_repair(
     row = min((i for i in outer if strides[i] > 0), key=lambda i: strides[i])
     if strides[row] < shape[inner] * itemsize:
         return "its rows overlap, so copy them apart, e.g. with ascontiguousarray"
-    if axis == row and padded % itemsize == 0:
-        return f"pad axis {inner} to {padded // itemsize} columns"
+    if axis == row:
+        whole = math.lcm(unit, itemsize)
+        return f"pad axis {inner} to {-(-strides[axis] // whole) * whole // itemsize} columns"
     if strides[row] % unit:
         return f"padding axis {inner} as for axis {row} repairs this too"
     return f"lay the array out with {padded} B there"

@@ -28,7 +28,7 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.extending import core_models, register_model, typeof_impl
-from numba.cuda.np.numpy_support import from_dtype
+from numba.cuda.np.numpy_support import as_dtype, from_dtype
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
 from numba.cuda.typing.typeof import typeof
 
@@ -114,6 +114,7 @@ __all__ = [
     "Value",
     "VectorType",
     "allocate_shared",
+    "as_dtype",
     "cgutils",
     "check_shared_size",
     "claim_columns",

@@ -54,6 +54,11 @@ class ObjectType(types.Type):
     def static_value(self, name: str) -> Any:
         return self.static[self.description.static.index(name)]
 
+    def can_convert_to(self, context: Any, other: types.Type) -> Any:
+        """Return the conversion to a type of Numba's own; see `Description.converts`."""
+        known = DESCRIPTIONS.get(self.cls)
+        return known.converts(self, other) if known is not None else None
+
     def referenced(self) -> ObjectType:
         return type(self)(self.cls, self.static, self.field_types, True)
 
@@ -90,6 +95,10 @@ class Description:
     type_class: type[ObjectType]
     methods: dict[str, Any] = dataclasses.field(default_factory=dict)
     properties: dict[str, Any] = dataclasses.field(default_factory=dict)
+    #: The body of ``__setattr__``, compiled so, too.
+    set_by_name: Any = None
+    #: The conversion of an object to a type that is none of the library; None where there is none.
+    converts: Callable[[ObjectType, types.Type], Any] = lambda typ, other: None
     #: The functions of properties whose values the object's type has.
     constants: dict[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
     #: The body of ``__getattr__``, compiled with the attribute's name as a constant.

@@ -72,6 +72,8 @@ def _add_members(cls: type, description: Description, owner: type) -> None:
             description.methods[name] = _PythonMethod(cls, name, member)
         elif isinstance(member, FunctionType) and name == "__getattr__":
             description.by_name = Body(member)
+        elif isinstance(member, FunctionType) and name == "__setattr__":
+            description.set_by_name = Body(member)
         elif isinstance(member, constant_property) and member.fget is not None:
             description.constants[name] = member.fget
         elif isinstance(member, property) and member.fget is not None:
@@ -309,6 +311,11 @@ def _get_attribute(context: Any, builder: Any, typ: ObjectType, value: Any, attr
 @lowering_registry.lower_setattr_generic(ObjectType)
 def _set_attribute(context: Any, builder: Any, sig: Signature, args: Any, attr: str) -> None:
     typ, value_type = sig.args
+    if (body := typ.description.set_by_name) is not None:
+        called = body.signature(context.typing_context, (*_named(typ, attr), value_type), {})
+        name = constant_value(context, builder, types.literal(attr), attr)
+        body.call(context, builder, called, [args[0], name, args[1]])
+        return
     if not isinstance(args[0].type, ir.PointerType):
         raise TypingError(f"{typ} is a value: its {attr} is not assigned to")
     field_type = typ.field_types[list(typ.description.fields).index(attr)]

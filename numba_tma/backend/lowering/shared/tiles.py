@@ -40,14 +40,16 @@ from numba_tma.backend.lowering.matrix_descriptor import (
 )
 from numba_tma.backend.lowering.shared.allocation import ACCESSES, BARRIER, shared_tile_type
 from numba_tma.device.barrier import BarrierArray
+from numba_tma.device.records import SharedRecord, record_refusal
 from numba_tma.device.shared import (
     NOT_ITERABLE,
     SharedTile,
     check_view,
     misaligned_vector,
 )
-from numba_tma.host.dtypes import complex_refusal
+from numba_tma.host.dtypes import DType, complex_refusal
 from numba_tma.host.layout import Swizzle, Tile
+from numba_tma.host.records import alignment_in_rows, natural_alignment, word_nbytes
 
 
 def tile_of(typ: types.Type) -> Tile | None:
@@ -114,9 +116,10 @@ def element_pointer(
 
 
 def mark_used(builder: Builder, tile_type: ObjectType, tile: Value) -> None:
-    """Record that a shared tile was read or written, so that the next fence is emitted."""
+    """Record that a tile, or a record of it, was accessed, so that the next fence is emitted."""
     compiler.set_use_flags(builder.module)
-    accesses = get_field(builder, tile_type, tile, "accesses")
+    name = "accesses" if tile_type.cls is SharedTile else "_accesses"
+    accesses = get_field(builder, tile_type, tile, name)
     compiler.set_field(builder, ACCESSES, accesses, "unfenced", ir.Constant(ir.IntType(1), 1))
 
 
@@ -139,8 +142,12 @@ class _TileItem(compiler.AbstractTemplate):
     def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
         if not _is_tile(args[0]):
             return None
-        check_index(args[0].static[0], args[1])
-        return signature(element_type(args[0].static[0]), *args)
+        tile = args[0].static[0]
+        check_index(tile, args[1])
+        if tile.dtype.is_record:
+            found = record_type(tile.dtype, alignment_in_rows(tile.dtype.numpy))
+            return signature(found, *args)
+        return signature(element_type(tile), *args)
 
 
 @compiler.typing_registry.register
@@ -183,6 +190,10 @@ class _TileAssignment(compiler.AbstractTemplate):
             return None
         tile = args[0].static[0]
         check_index(tile, args[1])
+        if tile.dtype.is_record:
+            if record_of(args[2]) != tile.dtype.numpy:
+                raise TypingError(record_refusal(f"a tile of {tile.dtype}"))
+            return signature(types.void, *args)
         element = element_type(tile)
         if isinstance(args[2], types.Complex) and not isinstance(element, types.Complex):
             raise TypingError(complex_refusal(tile.dtype))
@@ -199,6 +210,11 @@ def _lower_getitem(
         address = builder.add(base, builder.mul(index, ir.Constant(I32, 8)))
         return compiler.make_object(context, builder, BARRIER, [address])
     tile = sig.args[0].static[0]
+    if tile.dtype.is_record:
+        base, accesses = (get_field(builder, sig.args[0], args[0], n) for n in _OF_A_TILE)
+        offset = tile_offset(context, builder, tile, args[1], sig.args[1])
+        fields = [builder.add(base, offset), accesses]
+        return compiler.make_object(context, builder, sig.return_type, fields)
     pointer = element_pointer(context, builder, sig, args, storage(context, tile.dtype))
     value = builder.load(pointer, align=tile.itemsize)
     mark_used(builder, sig.args[0], args[0])
@@ -210,9 +226,57 @@ def _lower_setitem(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> None:
     tile = sig.args[0].static[0]
+    if tile.dtype.is_record:
+        _copy_record(context, builder, sig, args)
+        return
     pointer = element_pointer(context, builder, sig, args, storage(context, tile.dtype), "write")
     value = encode(context, builder, tile.dtype, args[2])
     builder.store(value, pointer, align=tile.itemsize)
+    mark_used(builder, sig.args[0], args[0])
+
+
+_OF_A_TILE = "address", "accesses"
+
+
+def record_type(dtype: DType, aligned: int) -> ObjectType:
+    """Return the Numba type of a record in a tile, at a multiple of `aligned` bytes."""
+    return ObjectType(SharedRecord, (dtype, aligned), (types.uint32, ACCESSES))
+
+
+def record_of(typ: types.Type) -> Any:
+    """Return NumPy's type of a record, in a tile or elsewhere; None for other values."""
+    if isinstance(typ, ObjectType) and typ.cls is SharedRecord:
+        return typ.static[0].numpy
+    return compiler.as_dtype(typ) if isinstance(typ, types.Record) else None
+
+
+def record_pointer(builder: Builder, typ: ObjectType, record: Value) -> Any:
+    """Return the shared pointer to the bytes of a record in a tile."""
+    address = get_field(builder, typ, record, "_address")
+    return builder.inttoptr(address, ir.PointerType(ir.IntType(8), 3))
+
+
+def _copy_record(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> None:
+    """Copy a record to an element of a tile, word by word."""
+    tile, source = sig.args[0].static[0], args[2]
+    nbytes = word_nbytes(tile.itemsize)
+    known = min(nbytes, natural_alignment(tile.dtype.numpy))
+    word = ir.IntType(8 * nbytes)
+    into = element_pointer(context, builder, sig, args, word, "write")
+    if isinstance(sig.args[2], ObjectType):
+        known = min(nbytes, sig.args[2].static[1])
+        source = record_pointer(builder, sig.args[2], source)
+        address = builder.ptrtoint(source, I32)
+        accessed(context, builder, "read", address, tile.itemsize)
+    source = builder.bitcast(source, ir.PointerType(word, source.type.addrspace))
+    words = [
+        builder.load(builder.gep(source, [ir.Constant(I32, i)]), align=known)
+        for i in range(tile.itemsize // nbytes)
+    ]
+    for i, value in enumerate(words):
+        builder.store(value, builder.gep(into, [ir.Constant(I32, i)]), align=nbytes)
     mark_used(builder, sig.args[0], args[0])
 
 
