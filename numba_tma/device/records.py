@@ -33,10 +33,10 @@ class SharedRecord:
     def __getattr__(self, name: Constant[str]) -> Any:
         return read_field(self, name)
 
-    def __setattr__(self, name: Constant[str], value: Any) -> None:
+    def __setattr__(self, name: Constant[str], value: object) -> None:
         write_field(self, name, value)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return read_record(self)
 
 
@@ -54,7 +54,7 @@ def read_field(record: SharedRecord, name: Constant[str]) -> Any:
 
 
 @native
-def write_field(record: SharedRecord, name: Constant[str], value: Any) -> None:
+def write_field(record: SharedRecord, name: Constant[str], value: object) -> None:
     """Write a field of a record, whose type the value becomes."""
     if name in SharedRecord.__dataclass_fields__:  # by `__init__`, in the simulator
         object.__setattr__(record, name, value)
@@ -62,9 +62,10 @@ def write_field(record: SharedRecord, name: Constant[str], value: Any) -> None:
     field = field_of(record._dtype.numpy, name)
     if field.dtype.names:
         raise TypeError(record_refusal(f"{record._dtype}.{name}"))
-    if np.iscomplexobj(value) and field.dtype.kind != "c":
+    given = np.asarray(value)
+    if given.dtype.kind == "c" and field.dtype.kind != "c":
         raise TypeError(f"the field {name!r} is {field.dtype}, and the value is complex")
-    write_bytes(record._address + field.offset, np.asarray(value).astype(field.dtype))
+    write_bytes(record._address + field.offset, given.astype(field.dtype))
     record._accesses.unfenced = True
 
 

@@ -211,7 +211,7 @@ class SharedTile:
     def __iter__(self) -> Any:
         raise TypeError(NOT_ITERABLE)
 
-    def _record(self, value: Any) -> Any:
+    def _record(self, value: object) -> Any:
         """Return a value as a record of the tile's type (simulator)."""
         if hasattr(type(value), "__array_ufunc__"):  # a record of an array in global memory
             value = getattr(getattr(value, "_item", value), "_ary", value)

@@ -64,7 +64,7 @@ def record_name(dtype: np.dtype) -> str:
 
 
 @dataclass(frozen=True)
-class Field:
+class RecordField:
     """A field of a record: its type, and the bytes from the record's first to its own."""
 
     dtype: np.dtype
@@ -82,7 +82,7 @@ class Field:
         return self.dtype.itemsize // (2 if self.dtype.kind == "c" else 1)
 
 
-def field_of(record: np.dtype, name: str) -> Field:
+def field_of(record: np.dtype, name: str) -> RecordField:
     """Return a field of a record, or raise an AttributeError."""
     assert record.fields is not None
     if name not in record.fields:
@@ -90,7 +90,7 @@ def field_of(record: np.dtype, name: str) -> Field:
         raise AttributeError(
             f"a record {record_name(record)} has no field {name!r}: its fields are {names}"
         )
-    return Field(*record.fields[name][:2])
+    return RecordField(*record.fields[name][:2])
 
 
 def natural_alignment(record: np.dtype) -> int:

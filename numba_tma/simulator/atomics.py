@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numba.cuda.simulator import kernelapi
 
 from numba_tma.host.atomic_rules import atomic_violation, no_array
 from numba_tma.host.dtypes import complex_refusal
+from numba_tma.host.layout import Tile
 from numba_tma.simulator import shared_arrays
 from numba_tma.simulator.barriers import check_over_none
 from numba_tma.simulator.clocks import join
 from numba_tma.simulator.global_memory import accessed
-from numba_tma.simulator.shared_arrays import SharedArray, element
+from numba_tma.simulator.shared_arrays import Index, SharedArray, element
 from numba_tma.simulator.thread import current
 from numba_tma.simulator.thread_instructions import yield_turn
 
@@ -52,7 +53,18 @@ def _checked(name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
     return atomic
 
 
-def _on_tile(name: str, operation: Callable[..., Any], shared: Any, args: Sequence[Any]) -> Any:
+class _SharedTile(Protocol):
+    """What of a `SharedTile` an operation uses."""
+
+    tile: Tile
+    accesses: Any
+
+    def address_of(self, index: Index) -> int: ...
+
+
+def _on_tile(
+    name: str, operation: Callable[..., Any], shared: _SharedTile, args: Sequence[Any]
+) -> Any:
     """Execute an operation on an element of a shared tile, through its swizzle."""
     if wrong := atomic_violation(name, shared.tile):
         raise TypeError(wrong)

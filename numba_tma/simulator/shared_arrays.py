@@ -12,6 +12,7 @@ from numba.cuda import types
 from numba.cuda.np import numpy_support
 
 from numba_tma.simulator.barriers import check_over_none
+from numba_tma.simulator.copies import Bytes
 from numba_tma.simulator.memory import BASE, END
 from numba_tma.simulator.thread import SimulatedThread, current
 
@@ -68,7 +69,7 @@ def write(array: SharedArray, index: Index, value: object, *, atomic: bool = Fal
 
 
 def write_at(
-    thread: SimulatedThread, address: int, nbytes: int, image: Any, *, atomic: bool = False
+    thread: SimulatedThread, address: int, nbytes: int, image: Bytes | None, *, atomic: bool = False
 ) -> None:
     """Check and record a write of bytes, whose new values are `image`; None of an atomic."""
     thread.cta.hazards.write(thread, address, nbytes, image, atomic=atomic)

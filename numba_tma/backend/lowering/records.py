@@ -20,7 +20,7 @@ from numba_tma.backend.compiler import (
     signature,
     types,
 )
-from numba_tma.backend.lowering.hooks import accessed
+from numba_tma.backend.lowering.hooks import Access, accessed
 from numba_tma.backend.lowering.shared.tiles import (
     mark_used,
     record_of,
@@ -29,17 +29,17 @@ from numba_tma.backend.lowering.shared.tiles import (
 )
 from numba_tma.device.records import SharedRecord, read_field, record_refusal, write_field
 from numba_tma.host.dtypes import as_dtype
-from numba_tma.host.records import Field, field_of
+from numba_tma.host.records import RecordField, field_of
 
 
-def _field(record: ObjectType, name: types.Type) -> Field:
+def _field(record: ObjectType, name: types.Type) -> RecordField:
     try:
         return field_of(record.static[0].numpy, name.literal_value)
     except AttributeError as error:
         raise TypingError(str(error)) from None
 
 
-def _kind(record: ObjectType, field: Field) -> types.Type:
+def _kind(record: ObjectType, field: RecordField) -> types.Type:
     """Return the Numba type of a field."""
     if field.dtype.names:
         return record_type(as_dtype(field.dtype), field.aligned(record.static[1]))
@@ -58,7 +58,7 @@ def _type_write(record: types.Type, name: types.Type, value: types.Type) -> Any:
 
 
 def _pointer(
-    context: Context, builder: Builder, sig: Signature, record: Value, access: Any
+    context: Context, builder: Builder, sig: Signature, record: Value, access: Access
 ) -> tuple[Any, Any, int]:
     """Return the data model of a field, its shared pointer, and the pointer's alignment."""
     typ, name = sig.args[:2]
@@ -106,7 +106,9 @@ compiler.describe(SharedRecord).converts = _converts
 
 
 @compiler.lowering_registry.lower_cast(ObjectType, types.Record)
-def _cast_record(context: Context, builder: Builder, fromty: Any, toty: Any, value: Value) -> Any:
+def _cast_record(
+    context: Context, builder: Builder, fromty: ObjectType, toty: types.Record, value: Value
+) -> Any:
     address = get_field(builder, fromty, value, "_address")
     accessed(context, builder, "read", address, fromty.static[0].itemsize)
     mark_used(builder, fromty, value)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from numba.core import types
 from numba.cuda import cudadecl, stubs
+from numba.cuda.typing.templates import AbstractTemplate
+
+Typer: TypeAlias = Callable[[str, Sequence[types.Type]], Any]
 
 
-def type_atomics(typer: Callable[[str, Sequence[types.Type]], Any]) -> dict[str, Any]:
+def type_atomics(typer: Typer) -> dict[str, Any]:
     """Type the operations by `typer` first; return them by name, as lowerings are registered.
 
     `typer` is called with an operation's name and the types of its arguments. It returns a
@@ -22,8 +25,10 @@ def type_atomics(typer: Callable[[str, Sequence[types.Type]], Any]) -> dict[str,
     return {name: getattr(stubs.atomic, name) for name in names}
 
 
-def _typed_first(name: str, typer: Any, arrays: Callable[..., Any]) -> Callable[..., Any]:
-    def generic(self: Any, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
+def _typed_first(name: str, typer: Typer, arrays: Callable[..., object]) -> Callable[..., Any]:
+    def generic(
+        self: AbstractTemplate, args: tuple[types.Type, ...], kws: dict[str, types.Type]
+    ) -> Any:
         found = typer(name, args) if args and not kws else None
         return arrays(self, args, kws) if found is None else found
 

@@ -10,6 +10,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.cuda import cgutils
+from numba.cuda.core.base import BaseContext
 from numba.cuda.core.errors import TypingError
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.extending import core_models, register_model
@@ -54,7 +55,7 @@ class ObjectType(types.Type):
     def static_value(self, name: str) -> Any:
         return self.static[self.description.static.index(name)]
 
-    def can_convert_to(self, context: Any, other: types.Type) -> Any:
+    def can_convert_to(self, context: BaseContext, other: types.Type) -> Any:
         """Return the conversion to a type of Numba's own; see `Description.converts`."""
         known = DESCRIPTIONS.get(self.cls)
         return known.converts(self, other) if known is not None else None

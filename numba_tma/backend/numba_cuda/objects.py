@@ -72,12 +72,18 @@ def _add_members(cls: type, description: Description, owner: type) -> None:
             description.methods[name] = _PythonMethod(cls, name, member)
         elif isinstance(member, FunctionType) and name == "__getattr__":
             description.by_name = Body(member)
-        elif isinstance(member, FunctionType) and name == "__setattr__":
+        elif isinstance(member, FunctionType) and name == "__setattr__" and not _is_frozen(owner):
             description.set_by_name = Body(member)
         elif isinstance(member, constant_property) and member.fget is not None:
             description.constants[name] = member.fget
         elif isinstance(member, property) and member.fget is not None:
             description.properties[name] = Body(member.fget)
+
+
+def _is_frozen(cls: type) -> bool:
+    """Return whether a class's ``__setattr__`` is the one that `dataclass` has made."""
+    parameters = getattr(cls, "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen
 
 
 def _yields(take: Body, typ: ObjectType) -> types.Type:

@@ -44,7 +44,7 @@ def _type_atomic(name: str, args: Sequence[types.Type]) -> Any:
     return signature(element, *args[:2], *(element for _ in args[2:]))
 
 
-def _lower_atomic(operation: Any) -> Any:
+def _lower_atomic(operation: type) -> Any:
     def lower(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
         element, dtype = sig.return_type, sig.args[0].static[0].dtype
         kind = storage(context, dtype)
