@@ -168,7 +168,7 @@ def check_rows(what: str, tensor_map: Any, tile: object, rows: Any, column: obje
         raise BadOperand(
             f"{what}: the column is {column}, which is {column * box.itemsize} B into the row; TMA "
             "needs a multiple of 16 B (on the GPU this is an illegal instruction): use a multiple "
-            f"of {16 // box.itemsize} elements"
+            f"of {box.dtype.chunk} elements"
         )
 
 

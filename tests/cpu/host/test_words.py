@@ -39,11 +39,11 @@ def encoded(array, tile, make=tma.tensor_map, **options):
     """Return a map made without a driver, and what the driver would have been asked."""
     asked = []
     encode = mock.Mock(side_effect=lambda *given: asked.append(given) or b"")
-    ragged = make is tma.ragged_tensor_map
-    name = "ragged" if ragged else "encoding"
+    home = {tma.ragged_tensor_map: "ragged", tma.gather_map: "gather"}.get(make, "tensor_map")
+    name = "ragged" if home == "ragged" else "encoding"
     with (
         mock.patch.object(
-            importlib.import_module(f"numba_tma.host.{'ragged' if ragged else 'tensor_map'}"),
+            importlib.import_module(f"numba_tma.host.{home}"),
             "current_device",
             lambda: 0,
         ),
@@ -158,10 +158,19 @@ def test_rules_are_said_in_elements():
     assert text.startswith("axis 1 has 2147483650 c64 of 2 words; TMA takes 1 to 2**32 words: make")
 
 
-@pytest.mark.parametrize("make", [tma.gather_map, tma.im2col_map, tma.im2col_wide_map])
-def test_other_maps_take_the_words(make):
-    array = Array((64, 64) if make is tma.gather_map else (2, 8, 8, 64))
-    found = refusals(array, Tile((8, 16), "c64", Swizzle.B128), make)
+def test_rows_by_number_are_those_of_their_words():
+    tile, words = (Tile((8, n), name, Swizzle.B128) for n, name in ((32, "c64"), (64, "f32")))
+    made, asked = encoded(Array((50, 64)), tile, make=tma.gather_map)
+    twin, expected = encoded(Array((50, 128), "<f4"), words, make=tma.gather_map)
+    assert asked == expected and made.copies.box == twin.copies.box
+    assert [offset for offset, _ in made.copies.starts] == [o for o, _ in twin.copies.starts]
+    (text,) = refusals(Array((50, 256)), Tile((8, 256), "c64"), tma.gather_map)
+    assert "tile.shape[1] is 256 columns; a copy takes 1 to 128 next to each other" in text
+
+
+@pytest.mark.parametrize("make", [tma.im2col_map, tma.im2col_wide_map])
+def test_maps_of_pixels_take_the_words(make):
+    found = refusals(Array((2, 8, 8, 64)), Tile((8, 16), "c64", Swizzle.B128), make)
     assert (
         f"{make.__name__} takes elements of one word, and c64 has 2: use tensor_map, or view the "
         "array as float32 and give a tile of f32, 2 times as wide"

@@ -28,6 +28,10 @@ def test_complex_tiles_are_those_of_the_model(start):
     check_model(start)
 
 
+#: 12 bytes, of which 8 are 96: a row of a tile begins at a multiple of 32 B.
+RECORD = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4")])
+
+
 def test_a_sequence_of_complex_rows_ends_where_it_ends():
     tile = Tile((8, 16), "c64", B128)
     x, y = numbers((40, 32), "c8"), np.zeros((40, 32), "c8")
@@ -49,6 +53,37 @@ def test_a_sequence_of_complex_rows_ends_where_it_ends():
     kernel[1, 32](*maps)
     np.testing.assert_array_equal(y[20:23, 16:], x[10:13, 16:])
     assert np.count_nonzero(y) == np.count_nonzero(x[10:13, 16:])
+
+
+@pytest.mark.parametrize("dtype", ["c64", "c128", RECORD], ids=str)
+def test_rows_by_number(dtype):
+    tile = Tile((8, 16), dtype, 0 if dtype is RECORD else B128)
+    numpy = tile.dtype.numpy
+    x = numbers((20, 32), "c8").real.astype(numpy)
+    y = np.zeros_like(x)
+
+    @cuda.jit
+    def kernel(x, y, rows):
+        held, full = tma.shared_tile(tile), tma.shared_barrier()
+        if cuda.threadIdx.x == 0:
+            full.init(1)
+            tma.fence_mbarrier_init()
+            full.arrive_expect_tx(tile.nbytes)
+            x.gather(held, rows, 4, full)
+            full.wait(0)
+            y.scatter(held, rows, 8)
+            tma.ptx.cp_async_bulk_commit_group()
+            tma.ptx.cp_async_bulk_wait_group(0)
+
+    rows = np.array([3, 17, 0, 5, 9, 8, 19, 1], np.int32)
+    kernel[1, 32](tma.gather_map(x, tile), tma.gather_map(y, tile), rows)
+    want = np.zeros_like(x)
+    want[rows, 8:24] = x[rows, 4:20]
+    assert y.tobytes() == want.tobytes()
+    image = tma.reference_gather(x, tile, rows, 4)
+    back = np.zeros_like(x)
+    tma.reference_scatter(back, image, tile, rows, 8)
+    assert back.tobytes() == want.tobytes()
 
 
 def test_a_cluster_shares_a_complex_tile():
