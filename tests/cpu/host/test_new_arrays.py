@@ -35,7 +35,7 @@ def numba(monkeypatch):
     monkeypatch.setattr(cuda, "device_array", np.empty)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     name=st.sampled_from(names),
     shape=st.lists(st.integers(1, 40), min_size=1, max_size=5).map(tuple),

@@ -98,7 +98,7 @@ def cases(draw):
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(case=cases())
 def test_the_driver_is_asked_for_the_map_of_the_words(case):
     tile, shape, strides, options = case
