@@ -214,8 +214,8 @@ wrong(
         "bulk",
     ),
 )
-wrong("the shape of a shared tile", "use", "r = {tile}.shape", "attribute 'shape'", of=WITH_A_TILE)
-wrong("the dtype of a shared tile", "use", "r = {tile}.dtype", "attribute 'dtype'", of=WITH_A_TILE)
+wrong("the strides of a tile", "use", "r = {tile}.strides", "attribute 'strides'", of=WITH_A_TILE)
+wrong("the flags of a tile", "use", "r = {tile}.flags", "attribute 'flags'", of=WITH_A_TILE)
 wrong("a float index", "use", "y[0, 0] = {tile}[0.0, 0]", INDEX, of=WITH_A_TILE)
 wrong(
     "one index",
@@ -250,10 +250,10 @@ wrong("the length of a tile", "use", "y[0, 0] = len({tile})", "", of=WITH_A_TILE
 wrong("a tile is added to", "use", "r = {tile} + 1", "", of=WITH_A_TILE)
 wrong("a tile is a condition", "use", "if {tile}: pass", "", of=WITH_A_TILE)
 wrong(
-    "a bitwise atomic on a tile of floats",
+    "an atomic on the first element of a tile",
     "use",
-    "cuda.atomic.and_({tile}, (0, 0), 1)",
-    "cuda.atomic.and_ takes elements of i32, u32, i64, u64, and Tile(",
+    "cuda.atomic.compare_and_swap({tile}, 0, 1)",
+    "cuda.atomic.compare_and_swap takes the first element of an array of one axis, and Tile(",
     of=WITH_A_TILE,
 )
 wrong("an element is deleted", "use", "del {tile}[0, 0]", "", of=WITH_A_TILE)
