@@ -66,6 +66,7 @@ from numba_tma.host.layout import Tile as Tile
 from numba_tma.host.layout import swizzle_index as swizzle_index
 from numba_tma.host.matrix_layout import MatrixLayout as MatrixLayout
 from numba_tma.host.matrix_layout import reference_matrix as reference_matrix
+from numba_tma.host.new_arrays import padded_empty as padded_empty
 from numba_tma.host.packed import pack as pack
 from numba_tma.host.packed import unpack as unpack
 from numba_tma.host.pixel_box import PixelBox as PixelBox

@@ -26,6 +26,7 @@ def facts() -> dict[str, dict[str, Any]]:
             name: {
                 "bits": d.bits,
                 "sharedBits": d.shared_bits,
+                "words": d.words,
                 "maxInnerBox": d.max_inner_box,
                 "tensorMap": d.tensor_map,
             }

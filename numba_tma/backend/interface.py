@@ -137,6 +137,10 @@ def _without_scopes(*_: object) -> None:
     raise TypeError(WITHOUT_SCOPES)
 
 
+class constant_property(property):  # noqa: N801  # as `property`
+    """A property of a device class, of its static fields alone: a constant in kernels."""
+
+
 def constant_class(cls: C) -> C:
     """Let kernels use hashable host objects of `cls` from their globals, as compile-time values.
 

@@ -94,11 +94,12 @@ def check_copy(what: str, tensor_map: Any, tile: object, coords: Any, mode: str 
             "map's box"
         )
     if box is None:
-        if held is not None and copies_of(held).count > 1:
+        if held is not None and not copies_of(held).is_one_box:
+            count = copies_of(held).count
+            needed = f"{count} copies" if count > 1 else f"coordinates in {held.dtype.word}"
             raise BadOperand(
-                f"{what}: {held} takes {copies_of(held).count} copies, but of {tensor_map} "
-                "only the rank is known, and so one copy: leave the signature of the device "
-                "function out"
+                f"{what}: {held} takes {needed}, but of {tensor_map} only the rank is known, and "
+                "so one copy: leave the signature of the device function out"
             )
         return
     inner = coordinates[-1] if coordinates else 0
@@ -167,7 +168,7 @@ def check_rows(what: str, tensor_map: Any, tile: object, rows: Any, column: obje
         raise BadOperand(
             f"{what}: the column is {column}, which is {column * box.itemsize} B into the row; TMA "
             "needs a multiple of 16 B (on the GPU this is an illegal instruction): use a multiple "
-            f"of {16 // box.itemsize} elements"
+            f"of {box.dtype.chunk} elements"
         )
 
 

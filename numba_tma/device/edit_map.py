@@ -10,6 +10,7 @@ from numba_tma import simulator
 from numba_tma.backend.interface import device_function, native
 from numba_tma.device import shared as shared  # kernels know a map's methods once it is imported
 from numba_tma.host.annotations import Address, Shape
+from numba_tma.host.dtypes import words_violation
 from numba_tma.host.layout import Tile
 from numba_tma.host.tensor_map import describe_kind
 from numba_tma.ptx import (
@@ -121,6 +122,8 @@ def wrong_template(destination: TensorMap, template: TensorMap) -> str:
             "edit_map: the template is interleaved, so that its axes are not the array's; make the "
             "others before the launch, in a TensorMapArray"
         )
+    if template.tile is not None and template.tile.dtype.words > 1:
+        return words_violation(template.tile.dtype, "edit_map")
     if destination.kind == template.kind:
         return ""
     return (

@@ -61,7 +61,7 @@ def gather(
     group: CtaGroup | None = 2 if cta_group == 2 else None
     for offset, (first, skipped) in tensor_map.copies.starts:
         numbers = _four(rows, first)
-        destination, moved = base + offset, int(column) + skipped
+        destination, moved = base + offset, (int(column) + skipped) * tensor_map.copies.words
         cp_async_bulk_tensor_gather4(
             destination, tensor_map, *numbers, moved, home, cache_hint, multicast, group
         )
@@ -79,7 +79,7 @@ def scatter(
     check_rows("GatherMap.scatter", tensor_map, tile, rows, column)
     for offset, (first, skipped) in tensor_map.copies.starts:
         numbers = _four(rows, first)
-        moved = int(column) + skipped
+        moved = (int(column) + skipped) * tensor_map.copies.words
         source = tile_address("GatherMap.scatter", tile) + offset
         cp_async_bulk_tensor_scatter4(tensor_map, *numbers, moved, source, cache_hint)
 
@@ -92,7 +92,7 @@ def prefetch_rows(
     check_rows("GatherMap.prefetch_rows", tensor_map, None, rows, column)
     for _, (first, skipped) in tensor_map.copies.starts:
         numbers = _four(rows, first)
-        moved = int(column) + skipped
+        moved = (int(column) + skipped) * tensor_map.copies.words
         cp_async_bulk_prefetch_tensor_gather4(tensor_map, *numbers, moved, cache_hint)
 
 
@@ -345,7 +345,7 @@ def bulk_violation(what: str, tile: Any, rank: int, itemsize: int, listed: int |
     if nbytes % 16:
         return (
             f"{what}: a row of {tile} has {nbytes} B; a bulk copy moves a multiple of 16 B: use "
-            f"a multiple of {16 // tile.itemsize} columns"
+            f"a multiple of {tile.dtype.chunk} columns"
         )
     if listed is not None and listed != tile.shape[0]:
         return f"{what}: {listed} row numbers for {tile}; give one for each of its rows"

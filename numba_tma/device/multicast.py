@@ -64,10 +64,11 @@ def load_partitioned(
     """
     check_pair("load_partitioned", barrier, cta_group)
     slices, box = check_slices(tensor_map, tile, coords, rank), tensor_map.tile
+    ((_, moved),) = tensor_map.copies.each((coords[0] + rank * box.shape[0], *coords[1:]))
     start_load(
         tile.address + rank * box.shared_nbytes,
         tensor_map,
-        (coords[0] + rank * box.shape[0], *coords[1:]),
+        moved,
         barrier,
         cache_hint,
         (1 << slices) - 1 if multicast is None else multicast,
@@ -108,7 +109,7 @@ def check_slices(tensor_map: Any, tile: Any, coords: object, rank: int) -> int:
 def count_slices(tile: Tile, copies: Copies) -> int:
     """Return into how many boxes a tile is cut along its first axis, or raise a ValueError."""
     box = copies.tile
-    if not copies.is_one_box:
+    if copies.count > 1 or copies.fold:
         raise ValueError(
             f"a slice is one copy, unfolded, but the map moves {box} in "
             f"{'a folded one' if copies.fold else copies.count}: use a narrower tile"

@@ -14,6 +14,7 @@ from numba_tma.backend.interface import (
     Constant,
     compile_time,
     constant_class,
+    constant_property,
     device_class,
     native,
     u32,
@@ -21,10 +22,12 @@ from numba_tma.backend.interface import (
 from numba_tma.backend.primitives import sub32
 from numba_tma.device.barrier import Barrier, BarrierArray
 from numba_tma.device.matrix_descriptor import MatrixDescriptor, matrix_descriptor
+from numba_tma.device.records import SharedRecord, record_refusal, write_bytes
 from numba_tma.device.tile_indices import TileIndices, check_share, vector_width
 from numba_tma.host.annotations import Registers
-from numba_tma.host.dtypes import DType
+from numba_tma.host.dtypes import DType, as_dtype, complex_refusal
 from numba_tma.host.layout import Tile
+from numba_tma.host.records import alignment_in_rows
 
 constant_class(Tile)
 
@@ -53,8 +56,12 @@ class SharedTile:
 
     ``tile[i, j]`` reads and writes an element through the swizzle. Floats of 16 bits or less are
     read as float32, which is exact, and rounded to nearest even when written (8-bit floats
-    saturate). Scale factors (ue8m0, ue4m3) are read as bytes, and elements of 4 and 6 bits not at
-    all. No bounds are checked on the GPU, and negative indices do not count from the end.
+    saturate). Complex numbers are read and written in one access of 8 or 16 bytes. Scale factors
+    (ue8m0, ue4m3) are read as bytes, and elements of 4 and 6 bits not at all. No bounds are checked
+    on the GPU, and negative indices do not count from the end. ``cuda.atomic.add(tile, (i, j), v)``
+    and the other operations of ``cuda.atomic`` but `compare_and_swap` take elements of f32, f64 and
+    the integers of 4 and 8 bytes, as of arrays. ``tile[i, j].x`` is a field of a record, to read
+    and to write.
     Any thread may access the tile once its copy is complete. The thread fences its accesses
     (`fence_proxy_async`) before the copy engine accesses the tile again; pipelines do that by
     themselves.
@@ -65,9 +72,42 @@ class SharedTile:
     accesses: TileAccesses
     shared_kind = "tile"
 
+    @constant_property
+    def shape(self) -> tuple[int, ...]:
+        """Elements per axis; a compile-time constant, as the properties below."""
+        return self.tile.shape
+
+    @constant_property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.tile.ndim
+
+    @constant_property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.tile.size
+
+    @constant_property
+    def nbytes(self) -> int:
+        """Bytes that a load of the tile copies."""
+        return self.tile.nbytes
+
+    @constant_property
+    def itemsize(self) -> int:
+        """Bytes of an element in shared memory."""
+        return self.tile.itemsize
+
+    @constant_property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of ``tile[i, j]``: float32 of floats of 16 bits or less."""
+        return self.tile.dtype.held
+
     def __getitem__(self, index: Index) -> Any:
         check_elements(self.tile)
         dtype = self.tile.dtype
+        if dtype.is_record:
+            at = alignment_in_rows(dtype.numpy)
+            return SharedRecord(dtype, at, self._address_of(index), self.accesses)
         value = simulator.shared_read(self._address_of(index), dtype.kernel_storage)
         value = _widen(value, dtype.compute)
         self.accesses.unfenced = True
@@ -78,6 +118,10 @@ class SharedTile:
 
     def __setitem__(self, index: Index, value: Any) -> None:
         check_elements(self.tile)
+        if self.tile.dtype.is_record:
+            write_bytes(self._address_of(index), self._record(value))
+            self.accesses.unfenced = True
+            return
         simulator.shared_write(self._address_of(index), _narrow(value, self.tile.dtype))
         self.accesses.unfenced = True
 
@@ -97,10 +141,11 @@ class SharedTile:
         """Return the 16 bytes that start at the element `index` as a vector.
 
         16 elements of 1 byte, 8 of 2, 4 of 4 or 2 of 8, in one shared-memory load; the offset of
-        `index` in its row is a multiple of 16 B. Vectors have elementwise + - * / with each other
+        `index` in its row is a multiple of 16 B. Complex tiles have no vectors: `view` them as
+        tiles of their words. Vectors have elementwise + - * / with each other
         and with numbers, ``v[i]`` with a literal, and ``sum()``, ``max()``, ``min()``.
         """
-        check_elements(self.tile)
+        check_vectors(self.tile)
         dtype = self.tile.dtype
         values = simulator.shared_read(
             self._vector_address(index), dtype.kernel_storage, dtype.chunk
@@ -111,7 +156,7 @@ class SharedTile:
     @native
     def write_vector(self, index: Index, values: Registers) -> None:
         """Write a vector to the 16 bytes that start at `index`; the reverse of `read_vector`."""
-        check_elements(self.tile)
+        check_vectors(self.tile)
         simulator.shared_write(self._vector_address(index), _narrow(values, self.tile.dtype))
         self.accesses.unfenced = True
 
@@ -135,7 +180,7 @@ class SharedTile:
 
         For `read_vector` and `write_vector`. Vectors divide the rows of the tile.
         """
-        check_elements(self.tile)
+        check_vectors(self.tile)
         check_share("vectors", thread, threads)
         return TileIndices(self.tile, vector_width(self.tile), sub32(thread, threads), threads)
 
@@ -165,6 +210,16 @@ class SharedTile:
 
     def __iter__(self) -> Any:
         raise TypeError(NOT_ITERABLE)
+
+    def _record(self, value: object) -> Any:
+        """Return a value as a record of the tile's type (simulator)."""
+        if hasattr(type(value), "__array_ufunc__"):  # a record of an array in global memory
+            value = getattr(getattr(value, "_item", value), "_ary", value)
+        whole = isinstance(value, SharedRecord | np.void | np.ndarray)
+        found = np.asarray(value) if whole else None
+        if found is None or found.dtype != self.tile.dtype.numpy or found.ndim:
+            raise TypeError(record_refusal(f"a tile of {self.tile.dtype}"))
+        return found
 
     def _address_of(self, index: Index) -> int:
         index = index if isinstance(index, tuple) else (index,)
@@ -236,6 +291,20 @@ def check_elements(tile: Tile) -> None:
         )
 
 
+@compile_time
+def check_vectors(tile: Tile) -> None:
+    """Raise a ValueError if kernels cannot access the elements of `tile` in vectors."""
+    check_elements(tile)
+    if (words := tile.dtype.words) > 1 or tile.dtype.is_record:
+        word = as_dtype(f"u{tile.itemsize * 8}") if words == 1 else tile.dtype.word
+        of_words = Tile((*tile.shape[:-1], words * tile.shape[-1]), word, tile.swizzle)
+        raise ValueError(
+            f"{tile} has elements of {'fields' if tile.dtype.is_record else f'{words} words'}, and "
+            "vectors have elements of one word: read and write its elements, or vectors of "
+            f"tile.view({of_words!r})"
+        )
+
+
 def _row_nbytes(tile: Tile) -> int:
     return tile.dtype.shared_nbytes(tile.shape[-1])
 
@@ -245,6 +314,8 @@ def _widen(value: Any, compute: str) -> Any:
 
 
 def _narrow(value: Any, dtype: DType) -> Any:
+    if isinstance(value, complex | np.complexfloating) and dtype.numpy.kind != "c":
+        raise TypeError(complex_refusal(dtype))
     if dtype.compute == "float32" and dtype.itemsize == 1:  # 8 bits saturate: cvt.satfinite
         limit = float(ml_dtypes.finfo(dtype.numpy).max)  # type: ignore[no-untyped-call]
         value = np.clip(np.float32(value), -limit, limit)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from numba_tma.backend.interface import native
-from numba_tma.device.shared import SharedTile, _narrow, _widen, check_elements
+from numba_tma.device.shared import SharedTile, _narrow, _widen, check_vectors
 from numba_tma.host.annotations import (
     Coordinates,
     DeviceArray,
@@ -32,7 +32,7 @@ def load_vector(array: DeviceArray, start: Integer, tile: Tile) -> Registers:
     `array` is a contiguous Numba array of uint8 in global memory. `tile` has 1, 2, 4, 8 or 16
     bytes, and the address is a multiple of them. Floats of 16 and 8 bits become float32.
     """
-    check_elements(tile)
+    check_vectors(tile)
     values = global_bytes(array[int(start) :], tile.nbytes).view(tile.dtype.kernel_storage)
     return _widen(values, tile.dtype.compute)
 
@@ -40,7 +40,7 @@ def load_vector(array: DeviceArray, start: Integer, tile: Tile) -> Registers:
 @native
 def store_vector(array: DeviceArray, start: Integer, values: Registers, tile: Tile) -> None:
     """Store a vector to byte `start` of `array`, in one access; parameters as in `load_vector`."""
-    check_elements(tile)
+    check_vectors(tile)
     rounded = _narrow(values, tile.dtype)
     global_bytes(array[int(start) :], tile.nbytes)[:] = rounded.view(np.uint8)
 

@@ -262,8 +262,26 @@ class Array:
         """Return the array with bits that mean what those of `other` do, if both store one type."""
         return self.as_dtype(other.dtype) if self.stored == other.stored else self
 
+    def as_words(self) -> Array:
+        """Return the words of the elements: a complex number is two along the last axis."""
+        if (words := self.dtype.words) == 1:
+            return self
+        shape = (*self.shape[:-1], self.shape[-1] * words)
+        return self.view(shape, (*self.strides[:-1], self.itemsize // words), dtype=self.dtype.word)
+
     def as_bits(self) -> Array:
-        """Return the same elements as unsigned integers: for kernels that only move them."""
+        """Return the same elements as unsigned integers: for kernels that only move them.
+
+        Raises
+        ------
+        ValueError
+            If an element has more than 8 bytes.
+        """
+        if self.itemsize > 8:
+            raise self.error(
+                f"is {self.dtype}, whose elements have {self.itemsize} B; they are moved as "
+                "integers of up to 8 B: pass an array of c64, or of a real type"
+            )
         return self.as_dtype(as_dtype(f"u{8 * self.itemsize}"))
 
     def transposed(self, *axes: int) -> Array:

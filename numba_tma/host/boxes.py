@@ -23,6 +23,8 @@ class Copies:
     The folded form of a matrix of D columns is a tensor of rank 3: (D / part, rows, part). A box
     of it that is `count` deep lands as `count` slabs one after the other. Where rows lie whole in
     shared memory the extra axis stands next to the innermost one instead.
+
+    The encoded map of an element type of several words counts words along its innermost axis.
     """
 
     tile: Tile
@@ -32,10 +34,14 @@ class Copies:
 
     @cached_property
     def box(self) -> Tile:
-        """What one copy moves, in the axes of the encoded map."""
-        if not self.fold:
-            return Tile(cut(self.tile, self.element_strides), self.tile.dtype, self.tile.swizzle)
-        return Tile(self.fold_shape(self.tile.shape), self.tile.dtype, self.tile.swizzle)
+        """What one copy moves, in the axes and words of the encoded map."""
+        shape = self.fold_shape(self.tile.shape) if self.fold else self.cut
+        return Tile(self.in_words(shape), self.tile.dtype.word, self.tile.swizzle)
+
+    @cached_property
+    def cut(self) -> tuple[int, ...]:
+        """Extents of one copy's part of the tile, unless it is folded."""
+        return cut(self.tile, self.element_strides)
 
     @cached_property
     def starts(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -52,12 +58,17 @@ class Copies:
         """Number of copies. `starts` lists them, which takes long for a huge tile."""
         if self.fold:
             return 1
-        return math.prod(-(-e // b) for e, b in zip(self.tile.shape, self.box.shape, strict=True))
+        return math.prod(-(-e // b) for e, b in zip(self.tile.shape, self.cut, strict=True))
 
     @property
     def is_one_box(self) -> bool:
-        """Whether one unfolded copy moves the tile."""
-        return self.count == 1 and not self.fold
+        """Whether one copy moves the tile, at the array's own coordinates."""
+        return self.count == 1 and not self.fold and self.words == 1
+
+    @property
+    def words(self) -> int:
+        """Words of an element."""
+        return self.tile.dtype.words
 
     @property
     def axis(self) -> int:
@@ -67,11 +78,18 @@ class Copies:
     @property
     def part(self) -> int:
         """Elements of a part of the innermost axis in a fold, a power of two."""
-        return self.tile.slab if self.tile.num_slabs > 1 else math.gcd(self.tile.slab, MAX_BOX)
+        if self.tile.num_slabs > 1:
+            return self.tile.slab
+        most = self.tile.dtype.max_inner_box
+        return math.gcd(self.tile.slab, 1 << most.bit_length() - 1)
 
     def with_axis(self, values: Sequence[int], extra: int) -> tuple[int, ...]:
         """Return one value for each axis, with the value of the extra axis inserted."""
         return (*values[: self.axis], extra, *values[self.axis :])
+
+    def in_words(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return a shape, or coordinates, with the words of the innermost axis counted."""
+        return (*shape[:-1], shape[-1] * self.words)
 
     def fold_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return a shape with the innermost axis cut into parts."""
@@ -86,10 +104,12 @@ class Copies:
         return self.with_axis(element_strides, 1) if self.fold else tuple(element_strides)
 
     def view(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return an array in the axes of the encoded map."""
-        if not self.fold:
-            return array
-        return as_strided(array, self.fold_shape(array.shape), self.fold_strides(array.strides))
+        """Return an array in the axes and words of the encoded map."""
+        if self.fold:
+            array = as_strided(
+                array, self.fold_shape(array.shape), self.fold_strides(array.strides)
+            )
+        return array if self.words == 1 else array.view(self.tile.dtype.word.numpy)
 
     def each(self, coords: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield each copy's offset in shared memory, and its coordinates in the encoded map."""
@@ -101,7 +121,7 @@ class Copies:
             if self.fold:
                 part, column = divmod(moved[-1], self.part)
                 moved = self.with_axis((*moved[:-1], column), part)
-            yield offset, moved
+            yield offset, self.in_words(moved)
 
     @property
     def summary(self) -> str:
@@ -115,9 +135,9 @@ class Column(Copies):
     """The one copy of an im2col map: it has pixels and channels, and no box of the tensor."""
 
     @cached_property
-    def box(self) -> Tile:
-        """The whole tile, which the copy moves."""
-        return self.tile
+    def cut(self) -> tuple[int, ...]:
+        """Extents of the whole tile, which the copy moves."""
+        return self.tile.shape
 
     @cached_property
     def starts(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -140,35 +160,42 @@ def copies_violations(copies: Copies, interleave: int | None) -> list[str]:
     for axis in reversed(
         range(tile.ndim)
     ):  # the first axis that is not divided, in the order of `cut`
-        extent = copies.box.shape[axis]
-        if extent * steps[axis] > MAX_BOX:
-            whole = next(
-                n for n in range(extent + 1, extent + MAX_BOX + 1) if _is_cut(copies, axis, n)
-            )
+        extent, limit = copies.cut[axis], _limit(tile, axis)
+        if extent * steps[axis] > limit:
+            larger = range(extent + 1, extent + MAX_BOX + 1)
+            whole = next((str(n) for n in larger if _is_cut(copies, axis, n)), "")
+            if not whole:  # records, of which no box is aligned
+                unit = tile.dtype.chunk
+                whole = f"at most {limit // steps[axis] // unit * unit} there, and several tiles"
             return [
-                f"tile axis {axis} is {extent}; TMA copies 1 to {MAX_BOX} elements along an axis, "
-                f"and no box of {MAX_BOX // steps[axis]} or fewer divides {tile} into parts "
+                f"tile axis {axis} is {extent}; TMA copies 1 to {limit} elements along an axis, "
+                f"and no box of {limit // steps[axis]} or fewer divides {tile} into parts "
                 f"aligned to {tile.alignment} B: use {whole}"
             ]
     count = copies.count
     if count > 1 and interleave is not None:
         return [
             f"tile {tile} takes {count} copies, but with interleave={interleave} a load is one: "
-            f"use tiles like {copies.box}, and several"
+            f"use tiles like {Tile(copies.cut, tile.dtype, tile.swizzle)}, and several"
         ]
     if count > MAX_COPIES:
         return [
-            f"tile {tile} takes {count} copies of the box {copies.box.shape}; a load is unrolled "
+            f"tile {tile} takes {count} copies of the box {copies.cut}; a load is unrolled "
             f"into at most {MAX_COPIES}: use a smaller tile, a swizzle, or fold=True"
         ]
     return []
+
+
+def _limit(tile: Tile, axis: int) -> int:
+    """Return the most elements of a copy along an axis."""
+    return MAX_BOX // tile.dtype.words if axis == tile.ndim - 1 else MAX_BOX
 
 
 def _is_cut(copies: Copies, axis: int, extent: int) -> bool:
     tile = copies.tile
     shape = (*tile.shape[:axis], extent, *tile.shape[axis + 1 :])
     box = cut(Tile(shape, tile.dtype, tile.swizzle), copies.element_strides)
-    return box[axis] * copies.element_strides[axis] <= MAX_BOX
+    return box[axis] * copies.element_strides[axis] <= _limit(tile, axis)
 
 
 def fold_violations(copies: Copies, shape: tuple[int, ...], interleave: int | None) -> list[str]:

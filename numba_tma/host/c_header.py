@@ -171,6 +171,8 @@ def _encoder(name: str, member: str, given: ExportedMap) -> str:
     if facts["mode"] != "tiled" or facts["fold"] or facts["interleave"] or facts["sequences"]:
         return ""
     tile = Tile(described["shape"], described["dtype"], Swizzle[described["swizzle"]])
+    if tile.dtype.words > 1:
+        return ""
     steps = tuple(facts["element_strides"])
     box = [e * step for e, step in zip(Copies(tile, steps).box.shape, steps, strict=True)]
     return _ENCODER.substitute(

@@ -3,9 +3,13 @@
 Elements of 4 and 6 bits lie packed in global memory: two e2m1 in a byte, 16 e2m3 or e3m2 in 12
 bytes, the first in the low bits. Arrays of them are arrays of bytes. In shared memory two e2m1 take
 a byte. 16 elements of an unpacked type take 16 bytes there: their data, then a gap.
+
+The copy engine has no complex numbers. It copies each as two words, its real and imaginary part, so
+an encoded map has twice as many elements along the innermost axis (`Copies`).
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +18,16 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from numba_tma.host.records import record_name, record_problem, word_nbytes
+
 #: An index, or an array of indices.
 Index = int | NDArray[np.integer[Any]]
 
 
 @functools.cache
 def _kernel_storage(dtype: "DType") -> np.dtype:
+    if dtype.is_record:
+        return dtype.numpy
     read = np.dtype(dtype.compute)
     return read if read.itemsize == dtype.itemsize else dtype.numpy
 
@@ -44,6 +52,9 @@ class DType:
         Bits of an element in global memory, and of its data in shared memory.
     shared_bits
         Bits per element in shared memory, gaps included: 8 for unpacked types.
+    words
+        Elements of `tensor_map` that the copy engine copies for one element: 2 for complex numbers.
+        Records are copied as unsigned words of up to 8 bytes.
     """
 
     name: str
@@ -53,6 +64,12 @@ class DType:
     tensor_map: str
     bits: int
     shared_bits: int
+    words: int = 1
+
+    @property
+    def word(self) -> "DType":
+        """What the copy engine counts: the element itself, or a complex number's real part."""
+        return self if self.words == 1 else _WORDS[self.tensor_map]
 
     @property
     def itemsize(self) -> int:
@@ -96,9 +113,29 @@ class DType:
         return _kernel_storage(self)
 
     @property
+    def is_record(self) -> bool:
+        """Whether elements have fields, as those of NumPy's structured types."""
+        return self.numpy.names is not None
+
+    @property
+    def held(self) -> np.dtype:
+        """NumPy type of an element as kernels hold it: float32 of floats of 16 bits or less.
+
+        Raises
+        ------
+        TypeError
+            For elements of 4 and 6 bits, which kernels do not access.
+        """
+        if self.is_record:
+            return self.numpy
+        if not self.compute:
+            raise TypeError(f"kernels hold no element of {self}, which has {self.bits} bits")
+        return np.dtype(self.compute)
+
+    @property
     def chunk(self) -> int:
-        """Elements in 16 bytes of shared memory."""
-        return 128 // self.shared_bits
+        """Fewest elements that fill chunks of 16 bytes of shared memory."""
+        return 128 // math.gcd(128, self.shared_bits)
 
     @property
     def coordinate_unit(self) -> int:
@@ -108,7 +145,7 @@ class DType:
     @property
     def max_inner_box(self) -> int:
         """Most elements along the innermost axis of a box; unpacked types take no fewer either."""
-        return _UNPACKED_BOX if self.is_unpacked else 256
+        return _UNPACKED_BOX if self.is_unpacked else 256 // self.words
 
     def nbytes(self, elements: int) -> int:
         """Return the bytes of adjacent elements in global memory, as barriers count them."""
@@ -152,10 +189,9 @@ class DType:
     def __repr__(self) -> str:
         return self.name
 
-    def __reduce__(self) -> tuple[Callable[[object], "DType"], tuple[str]]:
-        return as_dtype, (
-            self.name,
-        )  # types compare by identity, so unpickling must return the existing object
+    def __reduce__(self) -> tuple[Callable[[object], "DType"], tuple[Any]]:
+        # Types compare by identity, so unpickling must return the existing object.
+        return as_dtype, (self.numpy if self.is_record else self.name,)
 
 
 _UNPACKED_BOX = 128  # innermost extent of each box of an unpacked type
@@ -172,7 +208,8 @@ def _row(
 ) -> DType:
     stored = np.dtype(numpy)
     bits = bits or 8 * stored.itemsize
-    return DType(name, stored, numba, compute, tensor_map, bits, shared_bits or bits)
+    words = 2 if stored.kind == "c" else 1
+    return DType(name, stored, numba, compute, tensor_map, bits, shared_bits or bits, words)
 
 
 # TMA's only 8-bit and 16-bit integers are UINT8 and UINT16; it moves the bits of the others.
@@ -194,6 +231,8 @@ _TABLE = [
         ("tf32", np.float32, "float32", "float32", "TFLOAT32"),
         ("f32_ftz", np.float32, "float32", "float32", "FLOAT32_FTZ"),
         ("tf32_ftz", np.float32, "float32", "float32", "TFLOAT32_FTZ"),
+        ("c64", np.complex64, "complex64", "complex64", "FLOAT32"),
+        ("c128", np.complex128, "complex128", "complex128", "FLOAT64"),
         ("e4m3", ml_dtypes.float8_e4m3fn, "uint8", "float32", "UINT8"),
         ("e5m2", ml_dtypes.float8_e5m2, "uint8", "float32", "UINT8"),
         # Scale factors, which kernels read as bytes. ue4m3 is e4m3 whose sign is ignored.
@@ -206,9 +245,14 @@ _TABLE = [
     )
 ]
 
+#: The words of elements that have several.
+_WORDS = {dtype.tensor_map: dtype for dtype in reversed(_TABLE) if dtype.words == 1}
+
 names = tuple(dtype.name for dtype in _TABLE)
-#: The types of 8 bits or more, which every GPU copies and whose elements kernels access.
-byte_names = tuple(dtype.name for dtype in _TABLE if not dtype.is_packed)
+#: The types of 8 bits or more that are one word, which every GPU, map and vector takes.
+byte_names = tuple(d.name for d in _TABLE if not d.is_packed and d.words == 1)
+#: The types of several words, whose elements kernels access one by one.
+complex_names = tuple(d.name for d in _TABLE if d.words > 1)
 
 _BITWISE = ("and", "or", "xor")
 _REDUCTIONS = {
@@ -223,6 +267,8 @@ _REDUCTIONS = {
     "bf16": ("add", "min", "max"),
     "f32": ("add",),
     "f64": ("add",),
+    "c64": ("add",),
+    "c128": ("add",),
 }
 
 # Reversed: if several types have one storage, the first (f32) is found for it.
@@ -240,6 +286,16 @@ _BY_NAME |= {
 }
 
 
+@functools.cache
+def _record(stored: np.dtype) -> DType | None:
+    """Return the type of a structured type, the same object for equal ones; None if it is none."""
+    if record_problem(stored):
+        return None
+    nbytes = word_nbytes(stored.itemsize)
+    words, bits = stored.itemsize // nbytes, 8 * stored.itemsize
+    return DType(record_name(stored), stored, "", "", f"UINT{8 * nbytes}", bits, bits, words)
+
+
 def as_dtype(x: object) -> DType:
     """Find the `DType` that `x` names.
 
@@ -247,7 +303,8 @@ def as_dtype(x: object) -> DType:
     ----------
     x
         A `DType`, one of `names` or a spelled-out name such as ``"float32"``, a NumPy or
-        ml_dtypes dtype or scalar type, a ``torch.dtype``, or a Numba type.
+        ml_dtypes dtype or scalar type, a ``torch.dtype``, or a Numba type. A structured dtype of
+        NumPy is a type of records.
 
     Raises
     ------
@@ -257,6 +314,8 @@ def as_dtype(x: object) -> DType:
     if isinstance(x, DType):
         return x
     found = _lookup(x)
+    if found is None and getattr(x, "names", None):
+        raise TypeError(f"dtype {x} is no TMA element type: {record_problem(x)}")  # type: ignore[arg-type]
     if found is None:
         raise TypeError(
             f"dtype {x!r} is no TMA element type: use one of {', '.join(names)}, or their "
@@ -324,7 +383,7 @@ def _lookup(x: object) -> DType | None:
     if isinstance(x, str):
         return _BY_NAME.get(x)
     if isinstance(x, np.dtype):
-        return _BY_NUMPY.get(x)
+        return _record(x) if x.names else _BY_NUMPY.get(x)
     if isinstance(x, type):
         return _BY_SCALAR.get(x)
     library = type(x).__module__.partition(".")[0]
@@ -333,6 +392,22 @@ def _lookup(x: object) -> DType | None:
     if library == "numba":
         return _BY_NAME.get(getattr(x, "name", ""))
     return None
+
+
+def complex_refusal(dtype: DType) -> str:
+    """Return the error of a complex number that is written to a tile of real ones."""
+    return f"a tile of {dtype} takes real numbers, not a complex one: write its real or its imag"
+
+
+def words_violation(dtype: DType, what: str) -> str:
+    """Say why `what`, which takes elements of one word, does not take a type; "" if it does."""
+    if dtype.words == 1:
+        return ""
+    return (
+        f"{what} takes elements of one word, and {dtype} has {dtype.words}: use tensor_map, or "
+        f"view the array as {dtype.word.numpy} and give a tile of {dtype.word}, {dtype.words} "
+        "times as wide"
+    )
 
 
 def reduction_violation(dtype: DType, operation: object) -> str | None:

@@ -48,6 +48,7 @@ from numba_tma.host.tensor_map_rules import (
     interleave_violations,
     legal_strides,
     tensor_violations,
+    words_violations,
 )
 from numba_tma.host.values import FLAG, Rule, checked, is_whole
 
@@ -150,10 +151,10 @@ def encode(
         raise ValueError(say_broken(function, wrong))
     if device != SIMULATED:
         layout: tuple[Any, Any, Any, Any] = shape, strides, box, steps
-        if copies.fold or copies.interleaved:
+        if copies.fold or copies.interleaved or copies.words > 1:
             layout = _encoded_layout(checked)
         value = encode_tiled(
-            dtype, address, *layout, interleave, tile.swizzle, l2_promotion, oob_fill
+            dtype.word, address, *layout, interleave, tile.swizzle, l2_promotion, oob_fill
         )
     partial = padding or ("" if overwrite_padding else partial_rows(shape, dtype, function))
     return Encoding(
@@ -192,6 +193,8 @@ def partial_rows(shape: tuple[int, ...], dtype: DType, what: str) -> str:
     if not past:
         return ""
     whole = (nbytes + past) * 8 // dtype.bits
+    if dtype.is_record:
+        whole = -(-shape[-1] // dtype.chunk) * dtype.chunk
     return (
         f"a row of the tensor is {shape[-1]} {dtype} = {nbytes:,} B, and TMA stores whole chunks "
         f"of 16 B: the {past} B past each row would be overwritten; pad the rows to {whole} "
@@ -265,6 +268,8 @@ def _checked(
     if dtype.is_packed:
         violations += packed_violations(dtype, address, stored_shape, strides, swizzle)
         violations += option_violations(dtype, interleave, options.fold)
+    elif dtype.words > 1:
+        violations += words_violations(shape, dtype, interleave)
     elif interleave in (16, 32) and rank <= MAX_RANK:
         violations += interleave_violations(shape, strides, itemsize, extents, steps, interleave)
     violations += wrong_box + wrong_steps + wrong_options
@@ -329,12 +334,14 @@ def _encoded_layout(checked: _Checked) -> tuple[Any, Any, Any, Any]:
     """Return the shape, strides, box and element strides that the driver encodes."""
     shape, strides, _, box, copies, steps, _, _ = checked
     if copies.fold:
-        return (
+        shape, strides, box = (
             copies.fold_shape(shape),
             copies.fold_strides(strides),
             copies.fold_shape(box),
-            copies.encoded_steps(steps),
         )
+    if not copies.interleaved:
+        steps = copies.encoded_steps(steps)
+        return copies.in_words(shape), strides, copies.in_words(box), steps
     # The elements of an interleaved map are the slices.
     return shape[:-1], strides[:-1], box[:-1], steps[:-1]
 
@@ -354,9 +361,10 @@ def _check_copies(
         whole = (*tile.shape[:-1], tile.num_slabs * tile.slab)
         violations = fold_violations(copies, shape, interleave)
         return Copies(tile, steps, fold=True), _times(whole, steps), violations
-    box = _times(copies.box.shape, steps)
+    box = _times(copies.cut, steps)
     if violations:
         box = tuple(min(extent, MAX_BOX) for extent in box)
+        box = (*box[:-1], min(box[-1], MAX_BOX // tile.dtype.words))
     violations += box_violations(box, tile.dtype, tile.swizzle, interleave)
     return copies_of(tile, steps), box, violations
 

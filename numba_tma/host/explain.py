@@ -50,10 +50,11 @@ def _copies(e: Encoding) -> str:
         pixels, channels = e.tile.shape
         return f"1 of {pixels} base pixels, along the inner axes first, {channels} channels each"
     box = copies.box
+    words = f", encoded in words of {box.dtype}" if copies.words > 1 else ""
     if copies.fold:
         return (
-            f"1, folded: the box {box.shape} of an array of shape {copies.fold_shape(e.shape)}, "
-            f"{box.nbytes:,} B"
+            f"1, folded: the box {box.shape} of an array of shape "
+            f"{copies.in_words(copies.fold_shape(e.shape))}, {box.nbytes:,} B{words}"
         )
     count = copies.count
     if e.mode == "gather":
@@ -63,9 +64,11 @@ def _copies(e: Encoding) -> str:
             f"without gather4 {count * rows} of one row"
         )
     if count == 1:
-        return f"1 of the box {e.box}, {box.nbytes:,} B"
+        return f"1 of the box {e.box}, {box.nbytes:,} B{words}"
     offsets = ", ".join(f"{offset:,}" for offset, _ in copies.starts[:4]) + ", ..." * (count > 4)
-    return f"{count} of the box {e.box}, {box.nbytes:,} B each, to {offsets} B in shared memory"
+    return (
+        f"{count} of the box {e.box}, {box.nbytes:,} B each, to {offsets} B in shared memory{words}"
+    )
 
 
 def _swizzle(e: Encoding) -> str:
@@ -96,7 +99,7 @@ def _axis(e: Encoding, axis: int) -> str:
         terms.append(f"{box // copies.part} parts of {copies.part} (1 to {MAX_BOX} each)")
         box = copies.part
     else:
-        terms.append(f"box {box} (1 to {MAX_BOX})")
+        terms.append(f"box {box} (1 to {MAX_BOX // copies.words if inner else MAX_BOX})")
     if inner and e.interleave is None:
         nbytes, swizzle = dtype.shared_nbytes(box), e.tile.swizzle
         span = "" if swizzle is Swizzle.NONE else f", at most {swizzle.span}"

@@ -146,6 +146,8 @@ class ExportedMap(ExportedArgument):
         rank, tile, interleave, loads_only, moved, mode, *others = described.kind
         if tile is None:
             raise TypeError("a tensor map without a tile: name its tile, TensorMapType(2, TILE)")
+        if tile.dtype.is_record:
+            raise TypeError(f"a map of records, {tile.dtype}: export a kernel of maps of words")
         steps, fold = moved or ((1,) * tile.ndim, False)
         swizzle = tile.swizzle.name
         facts = {

@@ -130,10 +130,10 @@ def tile_violations(shape: tuple[int, ...], tile: Tile) -> list[str]:
             f"multiple of {_UNIT} B: use rows of a multiple of {unit} B, which are "
             f"{unit // tile.itemsize} {tile.dtype}, or a swizzle"
         )
-    if tile.slab > MAX_BOX:
+    if tile.slab > (most := MAX_BOX // tile.dtype.words):
         violations.append(
-            f"tile.shape[1] is {tile.shape[1]} columns; a copy takes 1 to {MAX_BOX} next to each "
-            f"other: use {MAX_BOX} or fewer, or a swizzle, whose slabs are narrower"
+            f"tile.shape[1] is {tile.shape[1]} columns; a copy takes 1 to {most} next to each "
+            f"other: use {most} or fewer, or a swizzle, whose slabs are narrower"
         )
     return violations
 
@@ -143,9 +143,9 @@ class RowCopies(Copies):
     """The copies of a tile of rows by number: 4 rows of a slab each."""
 
     @cached_property
-    def box(self) -> Tile:
-        """What one copy moves."""
-        return Tile((GROUP, self.tile.slab), self.tile.dtype, self.tile.swizzle)
+    def cut(self) -> tuple[int, ...]:
+        """Extents of what one copy moves."""
+        return GROUP, self.tile.slab
 
     @cached_property
     def starts(self) -> tuple[tuple[int, tuple[int, ...]], ...]:

@@ -69,12 +69,6 @@ def not_in_shared_memory(what: str) -> str:
     )
 
 
-ATOMIC_REFUSAL = (
-    "cuda.atomic takes arrays, and a shared tile is none: add in a cuda.shared.array, or in an "
-    "array in global memory"
-)
-
-
 #: Functions and classes of the host, whose calls a compiler refuses in kernels.
 HOST_ONLY: list[Callable[..., Any]] = []
 
@@ -118,7 +112,10 @@ def refuse_methods(cls: type, allowed: Collection[str]) -> None:
 
 
 def refuse_attributes(cls: type) -> None:
-    """Refuse the public attributes of a class to a kernel's own code, methods aside (simulator)."""
+    """Refuse the public attributes of a class to a kernel's own code, methods aside (simulator).
+
+    Those that ``cls._of_the_type`` names have a value in kernels, which the compiler finds too.
+    """
     for name, member in list(vars(cls).items()):
         if not name.startswith("_") and isinstance(member, property | MemberDescriptorType):
             setattr(cls, name, _checked_attribute(cls, name, member))
@@ -135,8 +132,12 @@ def _checked_method(cls: type, name: str, method: FunctionType) -> Callable[...,
 
 
 def _checked_attribute(cls: type, name: str, member: Any) -> property:
+    known = getattr(cls, "_of_the_type", {}).get(name)
+
     def read(self: object) -> Any:
         if id(sys._getframe(1).f_code) in KERNEL_CODE:
+            if known is not None:
+                return known(self)
             raise AttributeError(attribute_refusal(cls, name))
         return member.__get__(self, type(self))
 

@@ -20,7 +20,7 @@ from numba_tma.host.driver import (
     encode_im2col,
     encode_im2col_wide,
 )
-from numba_tma.host.dtypes import as_dtype
+from numba_tma.host.dtypes import as_dtype, words_violation
 from numba_tma.host.encoding import (
     SIMULATED,
     Encoding,
@@ -324,6 +324,8 @@ def _encode(device: int, place: Place, geometry: tuple[Any, ...], options: MapOp
     if dtype.is_packed:
         violations.append(f"dtype {dtype} is not modelled in {what}: use tensor_map, or u8")
         dtype = as_dtype("u8")
+    if wrong := words_violation(dtype, what):
+        violations.append(wrong)
     strides = byte_strides(shape, strides, in_elements, itemsize)
     strides = legal_strides(shape, strides, itemsize, interleave)
     swizzle, wrong_options = check_options(options, dtype)

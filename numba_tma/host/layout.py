@@ -97,6 +97,12 @@ class Tile(KernelArgument):
                     f"Tile(shape={shape}): tile axis {axis} is {extent}; a tile needs at least 1 "
                     "element"
                 )
+        if swizzle and dtype.is_record and 16 % dtype.itemsize:
+            raise ValueError(
+                f"Tile(swizzle={swizzle.name}): elements of {dtype} have {dtype.itemsize} B, and a "
+                "swizzle permutes chunks of 16 B, which they would be split by: use Swizzle.NONE, "
+                "or records of 1, 2, 4, 8 or 16 B"
+            )
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "swizzle", swizzle)
@@ -278,13 +284,16 @@ def box_violations(
         shape, dtype = tuple(tile), as_dtype(dtype)
     violations = []
     for axis, extent in enumerate(shape):
-        if not 1 <= extent <= MAX_BOX:
-            count = _ceil_div(extent, MAX_BOX)
-            split = f"split it into {count} boxes of {MAX_BOX} or fewer"
+        words = dtype.words if axis == len(shape) - 1 else 1
+        limit = MAX_BOX // words
+        if not 1 <= extent <= limit:
+            count = _ceil_div(extent, limit)
+            split = f"split it into {count} boxes of {limit} or fewer"
             split += "; a Tile is split by itself" if splits else ""
+            what = f" {dtype} of {words} words" if words > 1 else ""
             violations.append(
-                f"box axis {axis} is {extent}; TMA copies 1 to {MAX_BOX} elements along an axis: "
-                + (split if extent > 0 else "use at least 1")
+                f"box axis {axis} is {extent}{what}; TMA copies 1 to {limit} elements along "
+                f"{'that' if what else 'an'} axis: " + (split if extent > 0 else "use at least 1")
             )
     if not shape:
         return violations
@@ -301,7 +310,7 @@ def box_violations(
         violations.append(
             f"box axis {last} is {inner} {dtype} = {nbytes} B; TMA needs a "
             "multiple of 16 B along the innermost axis: use "
-            + " or ".join(str(n) for n in (below, above) if 1 <= n <= MAX_BOX)
+            + " or ".join(str(n) for n in (below, above) if 1 <= n <= dtype.max_inner_box)
         )
     if swizzle is not Swizzle.NONE and nbytes > swizzle.span:
         fits = 8 * swizzle.span // dtype.shared_bits

@@ -16,9 +16,11 @@ Clock = NDArray[np.int32]
 Names = Mapping[tuple[int, int], str]
 
 EPOCH, FENCED, COPIED, STORED, READ, DONE = range(6)  # the columns of a warp, by kind
+CHANGES = "writes", "atomics"  #: what threads do to bytes themselves
 VERBS = {
     "reads": "a read",
     "writes": "a write",
+    "atomics": "an atomic",
     "copies": "a cp.async",
     "stores": "a store from it",
     "products": "a wgmma that reads it",
@@ -80,8 +82,8 @@ class Memory:
 
     def __init__(self, warps: int) -> None:
         shape = (WORDS, warps)
-        self.reads, self.writes, self.copies = (np.zeros(shape, np.int32) for _ in range(3))
-        self.stores, self.products = (np.zeros(shape, np.int32) for _ in range(2))
+        self.reads, self.writes, self.atomics = (np.zeros(shape, np.int32) for _ in range(3))
+        self.copies, self.stores, self.products = (np.zeros(shape, np.int32) for _ in range(3))
         self.kinds: set[str] = set()  #: of the records above, those that are not all 0
         self.written = np.zeros(WORDS, np.bool_)
         self.column = np.zeros(WORDS, np.int32)

@@ -19,6 +19,7 @@ import numpy as np
 
 from numba_tma.host.debug import Site
 from numba_tma.host.race_records import (
+    CHANGES,
     COPIED,
     DONE,
     EPOCH,
@@ -136,7 +137,8 @@ class Replay:
         part, memory = words(e.address, e.size), self._memory[e.rank]
         step = self._step("a read", e.actor)
         self._check_fill("EarlyRead", e.rank, part, step)
-        self._check_warps("EarlyRead", "writes", EPOCH, e.rank, part, step)
+        for records in CHANGES:
+            self._check_warps("EarlyRead", records, EPOCH, e.rank, part, step)
         self._check_warps("EarlyRead", "copies", DONE, e.rank, part, step)
         self._check_written(e.rank, part, step)
         memory.kinds.add("reads")
@@ -146,6 +148,9 @@ class Replay:
     def _write(self, e: LogEvent) -> None:
         self._change("writes", e, partial=bool(e.other))
 
+    def _atomic(self, e: LogEvent) -> None:
+        self._change("atomics", e)
+
     def _copy(self, e: LogEvent) -> None:
         self._change("copies", e)
 
@@ -154,7 +159,7 @@ class Replay:
         part, memory = words(e.address, e.size), self._memory[e.rank]
         step = self._step(VERBS[into], e.actor)
         self._check_fill("EarlyOverwrite", e.rank, part, step)
-        self._check_accesses(e.rank, part, step, but="writes" if partial else "")
+        self._check_accesses(e.rank, part, step, but=into if partial or into == "atomics" else "")
         memory.written[part] = True
         memory.kinds.add(into)
         getattr(memory, into)[part, e.actor % self.warps] = self._epoch(e.actor)
@@ -169,7 +174,8 @@ class Replay:
             barrier = self._barrier(e.actor, into if e.mask else e.at, e.other & 0xFFFFFF)
             self._check_fill("EarlyOverwrite", into, part, step)
             self._check_accesses(into, part, step)
-            self._check_warps("MissingFence", "writes", FENCED, into, part, step)
+            for records in CHANGES:
+                self._check_warps("MissingFence", records, FENCED, into, part, step)
             self._check_warps("MissingFence", "copies", COPIED, into, part, step)
             self._memory[into].written[part] = True
             if barrier is None:
@@ -193,8 +199,9 @@ class Replay:
         step = self._step(VERBS[into], actor, self._where(rank, address))
         self._check_fill("EarlyRead", rank, part, step)
         self._check_warps("EarlyRead", "copies", DONE, rank, part, step)
-        self._check_warps("MissingFence", "writes", EPOCH, rank, part, step)
-        self._check_warps("MissingFence", "writes", FENCED, rank, part, step)
+        for records in CHANGES:
+            self._check_warps("MissingFence", records, EPOCH, rank, part, step)
+            self._check_warps("MissingFence", records, FENCED, rank, part, step)
         self._check_warps("MissingFence", "copies", COPIED, rank, part, step)
         if queue:
             self._check_written(rank, part, step)
@@ -425,8 +432,9 @@ class Replay:
 
     def _check_accesses(self, rank: int, part: slice, step: Side, but: str = "") -> None:
         """Check what changes bytes against all earlier accesses to them."""
-        for records, known in (("reads", EPOCH), ("writes", EPOCH), ("copies", DONE)):
+        for records in ("reads", *CHANGES, "copies"):
             if records != but:
+                known = DONE if records == "copies" else EPOCH
                 self._check_warps("EarlyOverwrite", records, known, rank, part, step)
         self._check_sources(rank, part, step)
 

@@ -55,6 +55,7 @@ class Kind(enum.IntEnum):
     COPY_COMMIT = 28  #: the end of a cp.async group
     COPY_DRAINED = 29  #: after a wait for all cp.async groups but `size`; `other`: for all copies
     UNTRACKED = 30  #: a write to another block's shared memory
+    ATOMIC = 31  #: an atomic operation on `size` bytes
 
 
 #: What each lane logs. Another such event of the warp right after an equal one changes nothing.

@@ -225,9 +225,9 @@ def _encode_ragged(
     extent, address, shape, strides = artificial_tensor(plain, axis, chosen)
     value = None
     if device != SIMULATED:
-        ones = (1,) * ADDED_AXES[chosen]
+        shape, box = map(plain.copies.in_words, (shape, (1,) * ADDED_AXES[chosen] + plain.box))
         value = encode_tiled(
-            *(plain.dtype, address, shape, strides, ones + plain.box, (1,) * len(shape), None),
+            *(plain.dtype.word, address, shape, strides, box, (1,) * len(shape), None),
             *(plain.tile.swizzle, plain.l2_promotion, plain.oob_fill),
         )
     return replace(plain, value=value, numba_type=None), axis, chosen, extent

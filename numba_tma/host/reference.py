@@ -55,7 +55,7 @@ def reference_tile(
     image = np.zeros(tile.shared_nbytes, np.uint8)
     for part, slab, start in _slabs(image, tile, coords):
         bits, positions, inside = _footprint(array, slab, start, element_strides)
-        values = np.full(slab.shape, fill_bits(slab.dtype, oob_fill), bits.dtype)
+        values = filled(slab.shape, slab.dtype, oob_fill)
         values[inside] = convert_bits(bits[positions], slab.dtype)
         part.view(bits.dtype)[slots(slab)] = values
     return image
@@ -190,7 +190,7 @@ def reference_gather(
     """
     image = np.zeros(tile.shared_nbytes, np.uint8)
     for part, slab, (_, first) in _slabs(image, tile, (0, column)):
-        part.view(f"u{tile.itemsize}")[slots(slab)] = gathered(array, slab, rows, first, oob_fill)
+        part.view(_bits(tile))[slots(slab)] = gathered(array, slab, rows, first, oob_fill)
     return image
 
 
@@ -210,7 +210,7 @@ def reference_scatter(
     """
     image = _checked_image(image, tile)
     for part, slab, (_, first) in _slabs(image, tile, (0, column)):
-        scatter_values(array, part.view(f"u{tile.itemsize}")[slots(slab)], slab, rows, first)
+        scatter_values(array, part.view(_bits(tile))[slots(slab)], slab, rows, first)
 
 
 def gathered(
@@ -218,7 +218,7 @@ def gathered(
 ) -> NDArray[Any]:
     """Return the bits of `rows` of a matrix, in the columns of a box from `column` on."""
     bits, at, inside = _numbered(array, box, rows, column)
-    values = np.full(box.shape, fill_bits(box.dtype, oob_fill), bits.dtype)
+    values = filled(box.shape, box.dtype, oob_fill)
     values[inside] = convert_bits(bits[at], box.dtype)
     return values
 
@@ -244,7 +244,7 @@ def _numbered(
     kept = np.flatnonzero((numbers >= 0) & (numbers < array.shape[0]))
     within = np.flatnonzero((columns >= 0) & (columns < array.shape[1]))
     at = np.ix_(numbers[kept], columns[within])
-    return array.view(f"u{box.itemsize}"), at, np.ix_(kept, within)
+    return array.view(_bits(box)), at, np.ix_(kept, within)
 
 
 def _checked_image(image: NDArray[np.uint8], tile: Tile) -> NDArray[np.uint8]:
@@ -321,7 +321,7 @@ def _footprint(
         kept = np.flatnonzero((position >= 0) & (position < extent))
         positions.append(position[kept])
         inside.append(kept)
-    return array.view(f"u{tile.itemsize}"), np.ix_(*positions), np.ix_(*inside)
+    return array.view(_bits(tile)), np.ix_(*positions), np.ix_(*inside)
 
 
 def slots(tile: Tile, address: int = 0) -> NDArray[np.intp]:
@@ -347,6 +347,19 @@ def fill_bits(dtype: DType, oob_fill: str) -> int:
         return _NAN_BITS[dtype.itemsize]
     allowed = '"zeros" or "nan"' if dtype.is_float else '"zeros", as an integer copy'
     raise ValueError(f"oob_fill is {oob_fill!r}; {dtype} takes {allowed}")
+
+
+def filled(shape: Sequence[int], dtype: DType, oob_fill: str) -> NDArray[Any]:
+    """Return the bits of elements outside of the tensor; each word of an element is filled."""
+    word = dtype.word
+    words = np.full((*shape, dtype.words), fill_bits(word, oob_fill), f"u{word.itemsize}")
+    return words.view(_bits(dtype))[..., 0]
+
+
+def _bits(stored: DType | Tile) -> str:
+    """Return the NumPy type of elements as bits, which any memory layout can be viewed as."""
+    itemsize = stored.itemsize
+    return f"u{itemsize}" if itemsize <= 8 else f"V{itemsize}"
 
 
 def convert_bits(values: NDArray[Any], dtype: DType) -> NDArray[Any]:

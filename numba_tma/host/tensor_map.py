@@ -1,7 +1,7 @@
 """Tensor maps: the descriptors that tell the copy engine where a tensor lies and how to tile it."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from numba_tma.host.annotations import (
     BarrierLike,
@@ -135,11 +135,22 @@ def tensor_map(
 
 @host_only
 class TensorMap(ProcessBound, KernelArgument):
-    """A tensor in global memory and the tile that a load takes from it; see `tensor_map`."""
+    """A tensor in global memory and the tile that a load takes from it; see `tensor_map`.
+
+    Kernels read `ndim`, `rank`, `tile` and `dtype`, which are compile-time constants there. The
+    extents of the array are not: pass them to the kernel as arguments.
+    """
 
     __slots__ = ("__weakref__", "_encoding", "_owner", "array", "edits")
 
     _opaque = True
+    #: The properties that kernels read: their values, from a map or from its Numba type.
+    _of_the_type: ClassVar[dict[str, Callable[["_Described"], Any]]] = {
+        "ndim": lambda described: described.rank,
+        "rank": lambda described: described.rank,
+        "tile": lambda described: described.tile,
+        "dtype": lambda described: described.tile and described.tile.dtype.held,
+    }
     _REPAIR = "make a map of"
     edits: int  #: edits by kernels; only in the simulator, in a TensorMapArray
 
@@ -150,12 +161,17 @@ class TensorMap(ProcessBound, KernelArgument):
 
     @property
     def dtype(self) -> DType:
-        """Element type, as the copy engine treats it."""
+        """Element type, as the copy engine treats it; in kernels the type of ``tile[i, j]``."""
         return self._encoding.dtype
 
     @property
     def rank(self) -> int:
         """Number of axes."""
+        return len(self._encoding.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes, as NumPy calls it."""
         return len(self._encoding.shape)
 
     @property

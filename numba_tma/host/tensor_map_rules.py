@@ -3,6 +3,9 @@
 `layout.box_violations` has the rules for the box.
 """
 
+import math
+
+from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import MAX_RANK
 
 MAX_EXTENT = 1 << 32
@@ -128,6 +131,23 @@ def interleave_violations(
     return violations
 
 
+def words_violations(shape: tuple[int, ...], dtype: DType, interleave: int | None) -> list[str]:
+    """List the broken rules of a tensor whose elements have several words."""
+    violations, words = [], dtype.words
+    if shape and MAX_EXTENT < shape[-1] * words <= MAX_EXTENT * words:
+        inner = len(shape) - 1
+        violations.append(
+            f"axis {inner} has {shape[inner]} {dtype} of {words} words; TMA takes 1 to 2**32 "
+            f"words: make {-(-shape[inner] * words // MAX_EXTENT)} maps of parts of the array"
+        )
+    if interleave is not None:
+        violations.append(
+            f"interleave={interleave} is not modelled for {dtype}: leave interleave out, or view "
+            f"the array as {dtype.word.numpy}"
+        )
+    return violations
+
+
 def element_stride_violations(
     element_strides: tuple[int, ...], rank: int, interleave: int | None
 ) -> list[str]:
@@ -247,8 +267,9 @@ def _padding_repair(
     row = min((i for i in outer if strides[i] > 0), key=lambda i: strides[i])
     if strides[row] < shape[inner] * itemsize:
         return "its rows overlap, so copy them apart, e.g. with ascontiguousarray"
-    if axis == row and padded % itemsize == 0:
-        return f"pad axis {inner} to {padded // itemsize} columns"
+    if axis == row:
+        whole = math.lcm(unit, itemsize)
+        return f"pad axis {inner} to {-(-strides[axis] // whole) * whole // itemsize} columns"
     if strides[row] % unit:
         return f"padding axis {inner} as for axis {row} repairs this too"
     return f"lay the array out with {padded} B there"

@@ -16,7 +16,7 @@ from numba_tma.backend.interface import (
 )
 from numba_tma.backend.primitives import sub32
 from numba_tma.device.copy_rules import require_tiled_map
-from numba_tma.device.shared import SharedTile, check_elements
+from numba_tma.device.shared import SharedTile, check_elements, check_vectors
 from numba_tma.device.tile_indices import TileIndices, vector_width
 from numba_tma.host.annotations import Integer
 from numba_tma.host.layout import Tile
@@ -309,7 +309,8 @@ def tile_to_share(called: str, pipeline: TilePipeline, tile: object) -> Tile:
             f"Tile, not {given}"
         )
     shared: Tile = tile if isinstance(tile, Tile) else tile.tile  # type: ignore[attr-defined]
-    check_elements(shared)
+    check = check_vectors if called == "vectors" else check_elements
+    check(shared)
     return shared
 
 

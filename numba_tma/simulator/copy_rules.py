@@ -139,7 +139,7 @@ def check_rows(
     for place, row in enumerate(numbers):
         _check_width(what, f"the number of row {place}", row)
     _check_width(what, "the column", int(column))
-    _check_chunk(what, "the column", int(column), tensor_map.tile.dtype)
+    _check_chunk(what, "the column", int(column), tensor_map.tile.dtype.word)
     return *numbers, int(column)
 
 

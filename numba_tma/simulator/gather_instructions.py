@@ -35,7 +35,8 @@ def cp_async_bulk_tensor_gather4(
 
     def read() -> Bytes:
         image = np.zeros(box.shared_nbytes, np.uint8)
-        values = gathered(tensor_map.array, box, numbers, first, tensor_map.oob_fill)
+        matrix = tensor_map.copies.view(tensor_map.array)
+        values = gathered(matrix, box, numbers, first, tensor_map.oob_fill)
         image.view(values.dtype)[slots(box, address)] = values
         return image
 
@@ -57,7 +58,7 @@ def cp_async_bulk_tensor_scatter4(
 
     def write(image: Bytes) -> None:
         values = image.view(f"u{box.itemsize}")[slots(box, address)]
-        scatter_values(tensor_map.array, values, box, numbers, first)
+        scatter_values(tensor_map.copies.view(tensor_map.array), values, box, numbers, first)
 
     _accessed(tensor_map, numbers, first, writes=True)
     _store(what, thread, address, box.shared_nbytes, write, every_byte=False)
@@ -66,7 +67,7 @@ def cp_async_bulk_tensor_scatter4(
 def _accessed(tensor_map: GatherMap, rows: Sequence[int], column: int, *, writes: bool) -> None:
     """Record the accesses to the elements of a box that lie inside the matrix."""
     box = tensor_map.copies.box
-    matrix, stop = tensor_map.array.view(f"u{box.itemsize}"), column + box.shape[1]
+    matrix, stop = tensor_map.copies.view(tensor_map.array), column + box.shape[1]
     for row in rows:
         if 0 <= row < matrix.shape[0]:
             accessed(matrix[row, max(0, column) : max(0, stop)], writes=writes)

@@ -264,6 +264,8 @@ def _recorded_read(read: Callable[..., Any]) -> Callable[..., Any]:
 def _recorded_write(write: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(write)
     def recorded(self: Any, index: Index, value: object) -> None:
+        if getattr(type(value), "shared_kind", None) == "record":
+            value = np.asarray(value)[()]  # NumPy asks no element for an array
         if global_memory() is not None:
             accessed(element(self._item._ary, index), writes=True)
         write(self, index, value)

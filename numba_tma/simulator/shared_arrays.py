@@ -12,6 +12,7 @@ from numba.cuda import types
 from numba.cuda.np import numpy_support
 
 from numba_tma.simulator.barriers import check_over_none
+from numba_tma.simulator.copies import Bytes
 from numba_tma.simulator.memory import BASE, END
 from numba_tma.simulator.thread import SimulatedThread, current
 
@@ -41,12 +42,17 @@ def plain(array: SharedArray) -> np.ndarray[Any, Any]:
 
 def read(array: SharedArray, index: Index, *, atomic: bool = False) -> int:
     """Check and record the read of an element; return its address."""
-    thread, nbytes, address = current(), array.itemsize, 0
+    thread, address = current(), 0
     for address in _addresses(thread, element(plain(array), index)):  # one, or none elsewhere
-        thread.cta.hazards.read(thread, address, nbytes, atomic=atomic)
-        if thread.log is not None:
-            thread.log.read(thread.cta, address, nbytes)
+        read_at(thread, address, array.itemsize, atomic=atomic)
     return address
+
+
+def read_at(thread: SimulatedThread, address: int, nbytes: int, *, atomic: bool = False) -> None:
+    """Check and record a read of bytes."""
+    thread.cta.hazards.read(thread, address, nbytes, atomic=atomic)
+    if thread.log is not None:
+        thread.log.read(thread.cta, address, nbytes)
 
 
 def write(array: SharedArray, index: Index, value: object, *, atomic: bool = False) -> None:
@@ -59,9 +65,16 @@ def write(array: SharedArray, index: Index, value: object, *, atomic: bool = Fal
         images = values.reshape(-1, 1).view(np.uint8)
     for address, image in zip(_addresses(thread, part), images):
         check_over_none(thread.cta.barriers, "a write to an array", address, nbytes)
-        thread.cta.hazards.write(thread, address, nbytes, image, atomic=atomic)
-        if thread.log is not None:
-            thread.log.wrote(thread.cta, address, nbytes)
+        write_at(thread, address, nbytes, image, atomic=atomic)
+
+
+def write_at(
+    thread: SimulatedThread, address: int, nbytes: int, image: Bytes | None, *, atomic: bool = False
+) -> None:
+    """Check and record a write of bytes, whose new values are `image`; None of an atomic."""
+    thread.cta.hazards.write(thread, address, nbytes, image, atomic=atomic)
+    if thread.log is not None:
+        thread.log.wrote(thread.cta, address, nbytes)
 
 
 def element(array: np.ndarray[Any, Any], index: Index) -> np.ndarray[Any, Any]:

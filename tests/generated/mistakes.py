@@ -190,9 +190,8 @@ wrong(
 
 wrong("the shape of a map", "start", "r = {map}.shape[0]", "TensorMap.shape is for the host: read")
 wrong("the array of a map", "start", "r = {map}.array", "TensorMap.array is for the host: read")
-wrong("the tile of a map", "start", "r = {map}.tile", "TensorMap.tile is for the host: read")
 wrong("the box of a map", "start", "r = {map}.box", "TensorMap.box is for the host: read")
-wrong("the dtype of a map", "start", "r = {map}.dtype", "TensorMap.dtype is for the host: read")
+wrong("the copies of a map", "start", "r = {map}.copies", "TensorMap.copies is for the host: read")
 wrong("a map explains", "start", "r = {map}.explain()", "TensorMap.explain is for the host: read")
 wrong("an unknown attribute of a map", "start", "r = {map}.colour", "attribute 'colour'")
 wrong("an unknown method of a map", "start", "{map}.load_all()", "attribute 'load_all'")
@@ -215,8 +214,8 @@ wrong(
         "bulk",
     ),
 )
-wrong("the shape of a shared tile", "use", "r = {tile}.shape", "attribute 'shape'", of=WITH_A_TILE)
-wrong("the dtype of a shared tile", "use", "r = {tile}.dtype", "attribute 'dtype'", of=WITH_A_TILE)
+wrong("the strides of a tile", "use", "r = {tile}.strides", "attribute 'strides'", of=WITH_A_TILE)
+wrong("the flags of a tile", "use", "r = {tile}.flags", "attribute 'flags'", of=WITH_A_TILE)
 wrong("a float index", "use", "y[0, 0] = {tile}[0.0, 0]", INDEX, of=WITH_A_TILE)
 wrong(
     "one index",
@@ -251,10 +250,10 @@ wrong("the length of a tile", "use", "y[0, 0] = len({tile})", "", of=WITH_A_TILE
 wrong("a tile is added to", "use", "r = {tile} + 1", "", of=WITH_A_TILE)
 wrong("a tile is a condition", "use", "if {tile}: pass", "", of=WITH_A_TILE)
 wrong(
-    "an atomic on a tile",
+    "an atomic on the first element of a tile",
     "use",
-    "cuda.atomic.add({tile}, (0, 0), 1)",
-    "cuda.atomic takes arrays, and a shared tile is none",
+    "cuda.atomic.compare_and_swap({tile}, 0, 1)",
+    "cuda.atomic.compare_and_swap takes the first element of an array of one axis, and Tile(",
     of=WITH_A_TILE,
 )
 wrong("an element is deleted", "use", "del {tile}[0, 0]", "", of=WITH_A_TILE)

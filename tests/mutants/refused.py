@@ -171,9 +171,34 @@ def offset_of_a_tile():
     return loader(consumer="y[0, 0] = TILE.offset(1, 2)")
 
 
-@refused("cuda.atomic takes arrays, and a shared tile is none")
-def atomic_on_a_tile():
-    return loader(consumer="cuda.atomic.add(stage.x, (0, 0), 1.0)")
+@refused("cuda.atomic.and_ takes elements of i32, u32, i64, u64, and Tile((4, 32), f32, NONE) has")
+def bitwise_atomic_on_a_tile_of_floats():
+    return loader(consumer="cuda.atomic.and_(stage.x, (0, 0), 1)")
+
+
+@refused("cuda.atomic.compare_and_swap takes the first element of an array of one axis, and Tile(")
+def compare_and_swap_on_a_tile():
+    return loader(consumer="cuda.atomic.compare_and_swap(stage.x, 1, 1)")
+
+
+@refused("Tile((4, 32), f32, NONE) has 2 axes but is indexed with 1 integers")
+def atomic_with_one_index():
+    return loader(consumer="cuda.atomic.add(stage.x, 0, 1.0)")
+
+
+@refused("Tile((4, 32), f32, NONE) is indexed with integers, not")
+def atomic_with_a_float_index():
+    return loader(consumer="cuda.atomic.add(stage.x, (0, 0.0), 1.0)")
+
+
+@refused("a tile of f32 takes real numbers, not a complex one: write its real or its imag")
+def complex_atomic():
+    return loader(consumer="cuda.atomic.add(stage.x, (0, 0), 1j)")
+
+
+@refused("cuda.atomic.add takes an array or a shared tile, not")
+def atomic_on_a_barrier():
+    return loader(consumer="cuda.atomic.add(tma.shared_barrier(), 0, 1)")
 
 
 @refused("a shared tile cannot be iterated over: iterate over its indices")
@@ -186,9 +211,9 @@ def len_of_a_tile():
     return loader(consumer="y[0, 0] = len(stage.x)")
 
 
-@refused("attribute 'shape'")
-def shape_of_a_shared_tile():
-    return loader(consumer="y[0, 0] = stage.x.shape[0]")
+@refused("attribute 'strides'")
+def strides_of_a_shared_tile():
+    return loader(consumer="y[0, 0] = stage.x.strides[0]")
 
 
 @refused("has 2 axes but is indexed with 1 integers")
@@ -199,6 +224,11 @@ def slice_of_a_tile():
 @refused("is indexed with integers, not")
 def float_index():
     return loader(consumer="y[0, 0] = stage.x[0.0, 1]")
+
+
+@refused("a tile of f32 takes real numbers, not a complex one: write its real or its imag")
+def complex_element():
+    return loader(consumer="stage.x[0, 0] = 1j")
 
 
 @refused("has 2 axes but is indexed with 1 integers")

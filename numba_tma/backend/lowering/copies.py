@@ -156,6 +156,8 @@ def emit_copies(
         ]
         if boxes.fold:
             moved = _fold(builder, boxes, moved)
+        elif boxes.words > 1:
+            moved[-1] = builder.mul(moved[-1], ir.Constant(I32, boxes.words))
         given |= {"coordinates": (place or in_order(context, builder))(moved)}
         if shared is not None:
             address = builder.add(base, ir.Constant(I32, offset))

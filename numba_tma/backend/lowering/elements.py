@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba_tma.backend.compiler import I32, Builder, Context, TypingError, Value, ir, types
+from numba_tma.backend.compiler import (
+    I32,
+    Builder,
+    Context,
+    TypingError,
+    Value,
+    VectorType,
+    ir,
+    types,
+)
 from numba_tma.backend.lowering.instructions import emit
-from numba_tma.device.shared import check_elements
+from numba_tma.device.shared import check_elements, check_vectors
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 from numba_tma.ptx import TABLE
@@ -30,6 +39,15 @@ def element_type(tile: Tile) -> types.Type:
     except ValueError as error:
         raise TypingError(str(error)) from None
     return getattr(types, tile.dtype.compute)
+
+
+def vector_type(tile: Tile, lanes: int) -> VectorType:
+    """Return the type of a vector of elements of a tile, or raise a TypingError."""
+    try:
+        check_vectors(tile)
+    except ValueError as error:
+        raise TypingError(str(error)) from None
+    return VectorType(element_type(tile), lanes)
 
 
 def _is_narrow_float(dtype: DType) -> bool:
@@ -60,6 +78,8 @@ def floats_to_pair(
 
 def storage(context: Context, dtype: DType) -> Any:
     """Return the LLVM type of an element in memory."""
+    if dtype.words > 1:  # one access, of 8 or 16 bytes
+        return ir.VectorType(storage(context, dtype.word), dtype.words)
     if _is_narrow_float(dtype):
         return ir.IntType(8 * dtype.itemsize)
     return context.get_value_type(getattr(types, dtype.compute))
@@ -67,6 +87,12 @@ def storage(context: Context, dtype: DType) -> Any:
 
 def decode(context: Context, builder: Builder, dtype: DType, value: Value) -> Any:
     """Return an element as kernels hold it, from its value in memory."""
+    if dtype.words > 1:
+        held = ir.Constant(context.get_value_type(getattr(types, dtype.compute)), ir.Undefined)
+        for i in range(dtype.words):
+            part = builder.extract_element(value, ir.Constant(I32, i))
+            held = builder.insert_value(held, part, i)
+        return held
     if not _is_narrow_float(dtype):
         return value
     pair = builder.zext(value, I32 if dtype.itemsize == 2 else I16)
@@ -75,6 +101,12 @@ def decode(context: Context, builder: Builder, dtype: DType, value: Value) -> An
 
 def encode(context: Context, builder: Builder, dtype: DType, value: Value) -> Any:
     """Return an element as it is in memory; the reverse of `decode`."""
+    if dtype.words > 1:
+        stored = ir.Constant(storage(context, dtype), ir.Undefined)
+        for i in range(dtype.words):
+            part = builder.extract_value(value, i)
+            stored = builder.insert_element(stored, part, ir.Constant(I32, i))
+        return stored
     if not _is_narrow_float(dtype):
         return value
     pair = floats_to_pair(context, builder, dtype, value, ir.Constant(FLOAT, 0.0))

@@ -53,7 +53,7 @@ def _pointer(
 ) -> Any:
     kind = ir.PointerType(ir.VectorType(FLOAT, lanes), 3)
     address = builder.add(start, ir.Constant(I32, nbytes))
-    accessed(context, builder, writes, address, 4 * lanes)
+    accessed(context, builder, "write" if writes else "read", address, 4 * lanes)
     return builder.inttoptr(address, kind)
 
 

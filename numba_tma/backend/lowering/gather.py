@@ -195,6 +195,8 @@ def _emit_group(
     for _, (place, skipped) in row_starts(group, together):
         offset = skipped // tile.slab * tile.slab_nbytes + place * tile.pitch
         moved = builder.add(column, ir.Constant(I32, skipped))
+        if tile.dtype.words > 1:
+            moved = builder.mul(moved, ir.Constant(I32, tile.dtype.words))
         one = dict(given)
         if shared is not None:
             one[shared] = types.uint32, builder.add(base, ir.Constant(I32, offset))

@@ -6,11 +6,12 @@ Nothing is in these lists outside of the two.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from numba_tma.backend.compiler import Builder, Context, Value
 
-#: Called with (context, builder, writes, address, nbytes) before a generic access of a thread.
+Access: TypeAlias = Literal["read", "write", "atomic"]
+#: Called with (context, builder, access, address, nbytes) before a generic access of a thread.
 ACCESSES: list[Callable[..., None]] = []
 #: Called with (context, builder, runs, start) before a wgmma reads an operand: its byte runs from
 #: the start, and the low word of its descriptor.
@@ -24,7 +25,9 @@ BEFORE_WAITS: list[Callable[..., None]] = []
 GROUPS: list[Callable[..., None]] = []
 
 
-def accessed(context: Context, builder: Builder, writes: bool, address: Value, nbytes: int) -> None:
+def accessed(
+    context: Context, builder: Builder, access: Access, address: Value, nbytes: int
+) -> None:
     """Tell of a generic access to `nbytes` of shared memory."""
     for hook in ACCESSES:
-        hook(context, builder, writes, address, nbytes)
+        hook(context, builder, access, address, nbytes)

@@ -7,8 +7,8 @@ from typing import Any
 
 from numba_tma.backend import compiler
 from numba_tma.backend.compiler import I32, Builder, Context, Signature, Value, ir, signature, types
-from numba_tma.backend.lowering.copies import is_pair, pair_load
-from numba_tma.backend.lowering.instructions import emit, is_absent, type_call
+from numba_tma.backend.lowering.copies import emit_copies, is_pair, pair_load
+from numba_tma.backend.lowering.instructions import is_absent, type_call
 from numba_tma.device.copy_rules import check_pair
 from numba_tma.device.multicast import check_slices, count_slices, load_partitioned
 from numba_tma.ptx import TABLE
@@ -61,8 +61,8 @@ def _lower_load_partitioned(
         everyone = (1 << count_slices(tile_type.static[0], given["tensor_map"][0].copies)) - 1
         given["multicast"] = types.uint16, ir.Constant(ir.IntType(16), everyone)
     if is_pair(given.pop("cta_group", (types.none, None))[0]):
-        return emit(_PAIR_LOAD, context, builder, pair_load(context, builder, given))
-    return emit(_LOAD, context, builder, given)
+        return emit_copies(_PAIR_LOAD, context, builder, pair_load(context, builder, given))
+    return emit_copies(_LOAD, context, builder, given)
 
 
 compiler.instruction_function(load_partitioned, _type_load_partitioned, _lower_load_partitioned)

@@ -414,9 +414,12 @@ def _after_row(
 
 
 def _accessed(
-    context: Context, builder: Builder, writes: bool, address: Value, nbytes: int
+    context: Context, builder: Builder, access: hooks.Access, address: Value, nbytes: int
 ) -> None:
-    kind = Kind.WRITE if writes else Kind.READ
+    if access == "atomic":
+        _access(context, builder, Kind.ATOMIC, address, nbytes)
+        return
+    kind = Kind.WRITE if access == "write" else Kind.READ
     _access(context, builder, kind, address, nbytes, 16)  # the log is shorter
 
 

@@ -273,6 +273,29 @@ class _TensorMapAttributes(compiler.AttributeTemplate):
                 return RAGGED_METHODS[attr].bind(self.context, typ)
             if attr in METHODS and attr not in OF_THE_MAP:
                 raise TypingError(f"RaggedTensorMap.{attr}: {NO_SEQUENCE}")
+        if attr in TensorMap._of_the_type:
+            return _constant_of(typ, attr)[0]
         if attr not in METHODS and not attr.startswith("_") and hasattr(typ.host_class, attr):
             raise TypingError(attribute_refusal(typ.host_class, attr))
         return METHODS[attr].bind(self.context, typ) if attr in METHODS else None
+
+
+def _constant_of(typ: TensorMapType, name: str) -> tuple[types.Type, Any]:
+    """Return the Numba type and the value of a property that the maps' type has, or raise."""
+    value = TensorMap._of_the_type[name](typ)
+    if value is None:
+        raise TypingError(
+            f"{typ.host_class.__name__}.{name}: nothing is known of it for {typ}, which stands for "
+            "any map: leave the signature of the device function out"
+        )
+    return compiler.constant_type(value), value
+
+
+def _lower_constant_of(name: str) -> None:
+    @compiler.lowering_registry.lower_getattr(TensorMapType, name)
+    def lower(context: Context, builder: Builder, typ: TensorMapType, value: Value) -> Any:
+        return compiler.constant_value(context, builder, *_constant_of(typ, name))
+
+
+for _name in TensorMap._of_the_type:
+    _lower_constant_of(_name)

@@ -13,14 +13,13 @@ from numba_tma.backend.compiler import (
     Context,
     Signature,
     Value,
-    VectorType,
     ir,
     pack,
     signature,
     types,
     unpack,
 )
-from numba_tma.backend.lowering.elements import element_type, join_word, split_word
+from numba_tma.backend.lowering.elements import join_word, split_word, vector_type
 from numba_tma.device.units import UNIT, lanes_of, load_part, shifted, store_part, words_of
 
 WORDS = types.UniTuple(types.uint32, 4)
@@ -162,12 +161,12 @@ def _lower_words(context: Context, builder: Builder, sig: Signature, args: Seque
 
 def _type_lanes(words: types.Type, tile: types.Type) -> Any:
     value = compiler.static_of(tile, "lanes_of(tile=...)")
-    return signature(VectorType(element_type(value), value.size), WORDS, tile)
+    return signature(vector_type(value, value.size), WORDS, tile)
 
 
 def _type_words(values: types.Type, tile: types.Type) -> Any:
     value = compiler.static_of(tile, "words_of(tile=...)")
-    return signature(WORDS, VectorType(element_type(value), value.size), tile)
+    return signature(WORDS, vector_type(value, value.size), tile)
 
 
 compiler.instruction_function(lanes_of, _type_lanes, _lower_lanes)

@@ -21,7 +21,7 @@ from numba_tma.backend.compiler import (
     types,
     unpack,
 )
-from numba_tma.backend.lowering.elements import element_type, join_word, split_word
+from numba_tma.backend.lowering.elements import join_word, split_word, vector_type
 from numba_tma.backend.lowering.instructions import emit
 from numba_tma.backend.lowering.shared import read_vector, write_vector
 from numba_tma.device.vectors import (
@@ -75,7 +75,7 @@ def _pointer(
 def _type_load(array: types.Type, start: types.Type, tile: types.Type) -> Any:
     _check_array(array, "load_vector")
     value = _vector_tile(tile, "load_vector")
-    return signature(VectorType(element_type(value), value.size), array, types.int64, tile)
+    return signature(vector_type(value, value.size), array, types.int64, tile)
 
 
 def _lower_load(context: Context, builder: Builder, sig: Signature, args: Sequence[Value]) -> Any:
@@ -100,7 +100,7 @@ def _split(context: Context, builder: Builder, dtype: DType, word: Value) -> lis
 def _type_store(array: types.Type, start: types.Type, values: types.Type, tile: types.Type) -> Any:
     _check_array(array, "store_vector")
     value = _vector_tile(tile, "store_vector")
-    expected = VectorType(element_type(value), value.size)
+    expected = vector_type(value, value.size)
     if values != expected:
         raise TypingError(f"store_vector(values=...) of {value} takes {expected}, not {values}")
     return signature(types.void, array, types.int64, expected, tile)
@@ -283,7 +283,7 @@ INDEX = types.UniTuple(types.uint32, 2)
 
 def _type_read_block(source: types.Type, at: types.Type) -> Any:
     tile = source.static[0]
-    rows = types.UniTuple(VectorType(element_type(tile), tile.dtype.chunk), tile.dtype.chunk)
+    rows = types.UniTuple(vector_type(tile, tile.dtype.chunk), tile.dtype.chunk)
     return signature(rows, source, INDEX)
 
 

@@ -210,8 +210,10 @@ def _check_coordinate(
     what = f"{_TILED[row.name]} of {tile}"
     if tensor_map.copies is not None and tensor_map.copies.fold:
         what += f" by a folded map, in parts of {tensor_map.copies.part} columns"
-    packed = tile.dtype.is_packed
-    itemsize, unit = (1, tile.dtype.coordinate_unit) if packed else (tile.itemsize, 16)
+    word = tile.dtype.word
+    if word is not tile.dtype:
+        what += f", counted in {word}"
+    itemsize, unit = (1, word.coordinate_unit) if word.is_packed else (word.itemsize, 16)
     site = debug.Site(what, kind="coordinate", itemsize=itemsize, unit=unit)
     site_type = ObjectType(debug.Site, (site,))
     nothing = ir.Constant(ir.LiteralStructType([ir.IntType(8)]), ir.Undefined)

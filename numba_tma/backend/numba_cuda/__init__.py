@@ -12,7 +12,8 @@
 - `initialization`: threads wait for the driver's initialisation;
 - `cache`: the library's part of the disk cache's key;
 - `images`, `targeting`: kernels compiled for the cache and for `export`, which nothing loads;
-- `symbols`: such kernels without PTX.
+- `symbols`: such kernels without PTX;
+- `atomics`: numba-cuda's atomic operations on objects of the library.
 
 The simulator runs none of these modules: there, the same functions and classes are ordinary Python.
 """
@@ -28,7 +29,7 @@ from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.extending import core_models, register_model, typeof_impl
-from numba.cuda.np.numpy_support import from_dtype
+from numba.cuda.np.numpy_support import as_dtype, from_dtype
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
 from numba.cuda.typing.typeof import typeof
 
@@ -45,6 +46,7 @@ from numba_tma.backend.numba_cuda import returns as returns
 from numba_tma.backend.numba_cuda import scopes as scopes
 from numba_tma.backend.numba_cuda import shortcuts as shortcuts
 from numba_tma.backend.numba_cuda import variables as variables
+from numba_tma.backend.numba_cuda.atomics import type_atomics
 from numba_tma.backend.numba_cuda.constants import run_rule
 from numba_tma.backend.numba_cuda.functions import (
     BODIES,
@@ -73,6 +75,8 @@ from numba_tma.backend.numba_cuda.kernels import (
 )
 from numba_tma.backend.numba_cuda.object_types import (
     ObjectType,
+    constant_type,
+    constant_value,
     get_field,
     make_object,
     set_field,
@@ -112,11 +116,14 @@ __all__ = [
     "Value",
     "VectorType",
     "allocate_shared",
+    "as_dtype",
     "cgutils",
     "check_shared_size",
     "claim_columns",
     "compile_target",
     "compiling_for",
+    "constant_type",
+    "constant_value",
     "core_models",
     "current_line",
     "describe",
@@ -146,6 +153,7 @@ __all__ = [
     "set_use_flags",
     "signature",
     "static_of",
+    "type_atomics",
     "typeof",
     "typeof_impl",
     "types",

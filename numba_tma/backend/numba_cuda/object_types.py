@@ -10,18 +10,14 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.cuda import cgutils
+from numba.cuda.core.base import BaseContext
 from numba.cuda.core.errors import TypingError
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.extending import core_models, register_model
-
-from numba_tma.host.host_only import ATOMIC_REFUSAL
+from numba.cuda.np.numpy_support import from_dtype
 
 #: The LLVM value of an object whose type is all its information.
 NOTHING = ir.LiteralStructType([ir.IntType(8)])
-
-
-class _NoArray(TypingError, AttributeError):
-    """An object's type has no attribute that an array's has; Numba reports the first base's."""
 
 
 class ObjectType(types.Type):
@@ -56,13 +52,13 @@ class ObjectType(types.Type):
     def description(self) -> Description:
         return DESCRIPTIONS[self.cls]
 
-    @property
-    def dtype(self) -> types.Type:
-        """Nothing: Numba's atomics ask for it."""
-        raise _NoArray(ATOMIC_REFUSAL)
-
     def static_value(self, name: str) -> Any:
         return self.static[self.description.static.index(name)]
+
+    def can_convert_to(self, context: BaseContext, other: types.Type) -> Any:
+        """Return the conversion to a type of Numba's own; see `Description.converts`."""
+        known = DESCRIPTIONS.get(self.cls)
+        return known.converts(self, other) if known is not None else None
 
     def referenced(self) -> ObjectType:
         return type(self)(self.cls, self.static, self.field_types, True)
@@ -100,6 +96,12 @@ class Description:
     type_class: type[ObjectType]
     methods: dict[str, Any] = dataclasses.field(default_factory=dict)
     properties: dict[str, Any] = dataclasses.field(default_factory=dict)
+    #: The body of ``__setattr__``, compiled so, too.
+    set_by_name: Any = None
+    #: The conversion of an object to a type that is none of the library; None where there is none.
+    converts: Callable[[ObjectType, types.Type], Any] = lambda typ, other: None
+    #: The functions of properties whose values the object's type has.
+    constants: dict[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
     #: The body of ``__getattr__``, compiled with the attribute's name as a constant.
     by_name: Any = None
     #: The body of ``__getitem__``, compiled with a literal index as a constant; None for natives.
@@ -218,6 +220,8 @@ def constant_type(value: Any) -> types.Type | None:
             return types.UniTuple(types.intp, len(value))
         parts = [constant_type(v) for v in value]
         return None if None in parts else types.Tuple(parts)
+    if isinstance(value, np.dtype):
+        return types.DType(from_dtype(value))
     return ObjectType(type(value), (value,)) if is_constant(value) else None
 
 
@@ -227,7 +231,7 @@ def constant_value(context: Any, builder: Any, typ: types.Type, value: Any) -> A
         return ir.Constant(context.get_value_type(typ), ir.Undefined)  # the type has the value
     if isinstance(typ, types.Literal):
         return context.get_constant(typ.literal_type, value)
-    if isinstance(typ, types.NoneType):
+    if isinstance(typ, types.NoneType | types.DType):
         return context.get_dummy_value()
     if isinstance(typ, types.BaseTuple):
         parts = [constant_value(context, builder, t, v) for t, v in zip(typ, value)]

@@ -22,7 +22,8 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import typeof_impl
 from numba.cuda.typing.templates import AbstractTemplate, AttributeTemplate, Signature, signature
 
-from numba_tma.backend.numba_cuda.constants import CHECKED, known
+from numba_tma.backend.interface import constant_property
+from numba_tma.backend.numba_cuda.constants import CHECKED, known, run_rule
 from numba_tma.backend.numba_cuda.fresh import holds_mutable
 from numba_tma.backend.numba_cuda.functions import Body, LiteralTemplate, body_template
 from numba_tma.backend.numba_cuda.object_types import (
@@ -80,8 +81,18 @@ def _add_members(cls: type, description: Description, owner: type) -> None:
             body = Body(member)
             if body.constants:
                 description.by_assignment, description.assign = body, body.call
+        elif isinstance(member, FunctionType) and name == "__setattr__" and not _is_frozen(owner):
+            description.set_by_name = Body(member)
+        elif isinstance(member, constant_property) and member.fget is not None:
+            description.constants[name] = member.fget
         elif isinstance(member, property) and member.fget is not None:
             description.properties[name] = Body(member.fget)
+
+
+def _is_frozen(cls: type) -> bool:
+    """Return whether a class's ``__setattr__`` is the one that `dataclass` has made."""
+    parameters = getattr(cls, "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen
 
 
 def _yields(take: Body, typ: ObjectType) -> types.Type:
@@ -246,6 +257,8 @@ class _ObjectAttributes(AttributeTemplate):
     key = ObjectType
 
     def generic_resolve(self, typ: ObjectType, attr: str) -> types.Type | None:
+        if typ.cls not in DESCRIPTIONS:  # an attribute of a constant, which kernels pass on
+            raise TypingError(attribute_refusal(typ.cls, attr))
         description = typ.description
         if attr in description.methods:
             return description.methods[attr].bind(self.context, typ)
@@ -271,6 +284,8 @@ def _static_attribute(typ: ObjectType, attr: str) -> Any:
     """Return an attribute whose value the object's type has."""
     if attr in typ.description.static:
         return typ.static_value(attr)
+    if attr in typ.description.constants:
+        return run_rule(typ.description.constants[attr], typ)
     if typ.description.static == ("value",) and not hasattr(object, attr):
         value = getattr(typ.static[0], attr)
         if isinstance(value, MethodType):
@@ -311,6 +326,11 @@ def _get_attribute(context: Any, builder: Any, typ: ObjectType, value: Any, attr
 @lowering_registry.lower_setattr_generic(ObjectType)
 def _set_attribute(context: Any, builder: Any, sig: Signature, args: Any, attr: str) -> None:
     typ, value_type = sig.args
+    if (body := typ.description.set_by_name) is not None:
+        called = body.signature(context.typing_context, (*_named(typ, attr), value_type), {})
+        name = constant_value(context, builder, types.literal(attr), attr)
+        body.call(context, builder, called, [args[0], name, args[1]])
+        return
     if not isinstance(args[0].type, ir.PointerType):
         raise TypingError(f"{typ} is a value: its {attr} is not assigned to")
     field_type = typ.field_types[list(typ.description.fields).index(attr)]

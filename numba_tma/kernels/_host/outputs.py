@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
-from typing import Any
-
-import numpy as np
 
 from numba_tma.host.annotations import DeviceArray
-from numba_tma.host.array_interface import class_name, reading_of
+from numba_tma.host.array_interface import reading_of
 from numba_tma.host.arrays import Array
 from numba_tma.host.dtypes import DType
 from numba_tma.host.environment import simulated
 from numba_tma.host.layout import MAX_BOX, Tile
+from numba_tma.host.new_arrays import NoNewArray, empty_of
 
 #: The function of a class's library that makes an array like another.
 _likes: dict[type, Callable[[DeviceArray], DeviceArray]] = {}
@@ -54,22 +52,10 @@ def empty(
     TypeError
         If the library is none of torch, CuPy and Numba.
     """
-    library = type(like).__module__.partition(".")[0]
-    if simulated():
-        host: Any = getattr(like, "_ary", like)
-        return np.empty(shape, dtype.numpy if dtype else host.dtype)
-    if library == "torch":
-        torch = importlib.import_module(library)
-        return like.new_empty(shape, dtype=getattr(torch, dtype.numpy.name) if dtype else None)
-    if library in ("cupy", "numba"):
-        module, make = ("numba.cuda", "device_array") if library == "numba" else ("cupy", "empty")
-        # Neither library has bf16, which is held as bits.
-        known = like.dtype if dtype is None else "u2" if dtype.name == "bf16" else dtype.numpy
-        return getattr(importlib.import_module(module), make)(shape, known)
-    raise TypeError(
-        f"{function}(): {name} is a {class_name(like)}, and new arrays are of torch, CuPy or Numba "
-        f"alone: pass {out}="
-    )
+    try:
+        return empty_of(like, shape, dtype)
+    except NoNewArray as error:
+        raise TypeError(f"{function}(): {name} {error}: pass {out}=") from None
 
 
 def check_outputs(

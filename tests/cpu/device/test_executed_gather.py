@@ -38,6 +38,24 @@ def by_tuple(x, rows, column):
 
 
 @ALL_TARGETS
+def test_columns_of_complex_numbers_are_two_words(cc):
+    tile = Tile((8, 32), "c64", Swizzle.B128)
+
+    def kernel(x, rows, column):
+        x.gather(tma.shared_tile(tile), rows, column, tma.shared_barrier())
+
+    kinds = (TensorMapType(2, tile, mode="gather"), types.int32[::1], I32)
+    found, (held, _) = executed(kernel, kinds, MAP, NUMBERS, 6, cc=cc)
+    together = 4 if cc[0] == 10 else 1
+    columns = {(place - held, coords[0]) for place, (_, coords), _ in found}
+    assert columns == {
+        (slab * tile.slab_nbytes + row * tile.pitch, 2 * (6 + slab * tile.slab))
+        for slab in range(2)
+        for row in range(0, 8, together)
+    }
+
+
+@ALL_TARGETS
 @pytest.mark.parametrize("kernel", [by_list, by_tuple])
 def test_rows_go_where_the_layout_says(kernel, cc):
     kinds = (TensorMapType(2, TILE, mode="gather"), types.int32[::1], I32)

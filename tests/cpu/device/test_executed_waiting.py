@@ -177,10 +177,12 @@ def test_a_copy_begins_at_16_bytes_of_its_elements(dtype, unit):
 
 
 HELD, WIDE = tma.Tile((8, 32), "f32"), tma.Tile((64, 256), "bf16", tma.Swizzle.B128)
+COMPLEX = tma.Tile((8, 256), "c64")
 SWIZZLED = tma.Tile((8, 128), "f16", tma.Swizzle.B128)
 MAPS = {
     "x": tma.TensorMapType(2, HELD),
     "wide": tma.TensorMapType(2, WIDE, copies=copies_of(WIDE)),
+    "complex": tma.TensorMapType(2, COMPLEX),
     "untyped": tma.TensorMapType(2),
     "rows": tma.TensorMapType(2, SWIZZLED, mode="gather"),
     "pixels": tma.TensorMapType(4, HELD, mode="im2col"),
@@ -194,6 +196,7 @@ MAPS = {
         ("x.load(held.address, (0, 0), full)", HELD.nbytes, 0),
         ("x.load(held, (0, 0), full, multicast=3)", HELD.nbytes, 0),
         ("wide.load(tma.shared_tile(WIDE), (0, 0), full)", WIDE.nbytes, 0),  # several copies
+        ("complex.load(tma.shared_tile(COMPLEX), (0, 0), full)", COMPLEX.nbytes, 0),
         ("untyped.load(held, (0, 0), full)", HELD.nbytes, 0),
         ("untyped.load(held.address, (0, 0), full)", 0, 1),
         ("rows.gather(tma.shared_tile(SWIZZLED), (1, 2, 3, 4, 5, 6, 7, 8), 0, full)",
@@ -216,6 +219,7 @@ def kernel({name}, source):
     {call}
 """
     names = {"tma": tma, "np": np, "HELD": HELD, "WIDE": WIDE, "SWIZZLED": SWIZZLED}
+    names["COMPLEX"] = COMPLEX
     exec(body, names)
     ptx = compile_ptx(cuda.jit(names["kernel"]), (MAPS[name], types.uint8[::1]), cc=cc)
     machine = Machine(ptx, bytes(128), np.zeros(64, np.uint8), answer=alone)
@@ -235,6 +239,7 @@ FOLDED = Copies(WIDE, (1, 1), fold=True)
         (tma.TensorMapType(4, SLICES, interleave=16), SLICES, ""),  # of slices
         (tma.TensorMapType(2, HELD), HELD, "f32, NONE): innermost coordinate 3 x 4 B is not"),
         (MAPS["wide"], WIDE, "bf16, B128): innermost coordinate 3 x 2 B is not"),
+        (MAPS["complex"], COMPLEX, "c64, NONE), counted in f32: innermost coordinate 6 x 4 B is"),
         (
             tma.TensorMapType(2, WIDE, copies=FOLDED), WIDE,
             "bf16, B128) by a folded map, in parts of 64 columns: innermost coordinate 1 x 2 B",

@@ -33,6 +33,7 @@ def tile_of(name, swizzle, rows=(10,)):
 
 
 EVERY_TILE = [tile_of(name, swizzle) for name in dtypes.byte_names for swizzle in Swizzle]
+COMPLEX = [tile_of(name, swizzle) for name in dtypes.complex_names for swizzle in Swizzle]
 #: Rows narrower than the span of their swizzle, which are padded to it.
 PADDED = [Tile((10, swizzle.span // 8), "f32", swizzle) for swizzle in list(Swizzle)[1:]]
 
@@ -95,7 +96,7 @@ def check_addresses(body, tile, step=1):
     np.testing.assert_array_equal(found, tile.offset(*indices))
 
 
-@pytest.mark.parametrize("tile", every(3, PADDED + EVERY_TILE), ids=str)
+@pytest.mark.parametrize("tile", every(3, PADDED + EVERY_TILE + COMPLEX), ids=str)
 def test_an_element_is_at_the_offset_of_the_tile(tile):
     def kernel(out, index):
         out[0] = tma.shared_tile(tile)[index]
@@ -165,6 +166,36 @@ def test_reads_and_writes_of_every_type_assemble_without_local_memory(tile):
     body = instructions(ptx)
     assert count(body, "ld.shared.v") == 2 and count(body, "st.shared.v") == 1
     assert not count(body, "call")
+
+
+@pytest.mark.parametrize("name", dtypes.complex_names)
+def test_a_complex_element_is_one_access(name):
+    tile = tile_of(name, Swizzle.B128)
+
+    def kernel(values, i, j):
+        held = tma.shared_tile(tile)
+        held[i, j] += values[0] * held[j, i].conjugate()
+        held[j, 0] = held[i, 0].imag  # a real number, as NumPy takes it
+
+    ptx = compile_ptx(kernel, (getattr(types, tile.dtype.compute)[::1], I64, I64))
+    report, body = ptxas(ptx), instructions(ptx)
+    assert ".local" not in ptx and report.stack_frame == report.spill_stores == 0
+    assert count(body, "ld.shared.v2") == count(body, "ld.shared") == 3
+    assert count(body, "st.shared.v2") == count(body, "st.shared") == 2
+
+
+@pytest.mark.parametrize("name", dtypes.complex_names)
+@pytest.mark.parametrize("access", [
+    "held.read_vector((0, 0))", "held.write_vector((0, 0), v)", "held.vectors(i, 32)",
+])  # fmt: skip
+def test_complex_tiles_have_no_vectors(name, access):
+    tile = tile_of(name, Swizzle.B128)
+    source = f"def kernel(v, i):\n    held = tma.shared_tile(tile)\n    {access}"
+    names = {"tma": tma, "tile": tile}
+    exec(compile(source, "vectors", "exec"), names)
+    words = re.escape(f"tile.view(Tile((10, {2 * tile.shape[1]}), {tile.dtype.word}, B128))")
+    with pytest.raises(Exception, match=rf"elements of 2 words, and .* or vectors of {words}"):
+        compile_ptx(names["kernel"], (types.float32, types.int32))
 
 
 @pytest.mark.parametrize("swizzle", Swizzle, ids=lambda s: s.name)

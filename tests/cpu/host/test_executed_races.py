@@ -127,7 +127,7 @@ def test_an_access_is_logged_once_in_an_epoch():
     assert found[["kind", "address", "size", "line"]].tolist() == epoch * 2
 
 
-ACCESSES = Kind.READ, Kind.WRITE, Kind.COPY
+ACCESSES = Kind.READ, Kind.WRITE, Kind.COPY, Kind.ATOMIC
 
 
 def test_an_access_is_logged_unless_it_was_the_last_of_its_kind_to_these_16_bytes():
@@ -415,6 +415,7 @@ def products():
 
 
 SQUARE, NUMBERS, COLUMN = tma.Tile((64, 8), "f32"), tma.Tile(64, "f32"), tma.Tile(8, "f32")
+COUNTS = tma.Tile(64, "i32")
 
 
 def helpers_logged():
@@ -424,10 +425,12 @@ def helpers_logged():
         loaded, stored = tma.shared_tile(SQUARE), tma.shared_tile(SQUARE)
         slots, numbers = tma.shared_tile(SQUARE), tma.shared_tile(NUMBERS)
         column, single = tma.shared_tile(COLUMN), tma.shared_tile(NUMBERS)
+        counts = tma.shared_tile(COUNTS)
         held = tma.load_fragment(loaded, (0, 0), 8) * tma.load_rows(numbers, 0)
         held.store(stored, (0, 0))
         store_by_thread(row_fragment(column), slots)
         single[cuda.threadIdx.x // 2] = single[cuda.threadIdx.x // 2] + np.float32(1)
+        cuda.atomic.exch(counts, cuda.threadIdx.x // 2, 1)
 
     found, _, _, tiles = logged_by(kernel, 128)
     rows = [dict(zip(EVENT.names, each)) for each in found]
@@ -437,24 +440,26 @@ def helpers_logged():
         return {place for place in told if 0 <= place < nbytes}
 
     return [
-        [places(kind, tile, nbytes) for kind in (Kind.READ, Kind.WRITE)]
+        [places(kind, tile, nbytes) for kind in (Kind.READ, Kind.WRITE, Kind.ATOMIC)]
         for tile, nbytes in zip(tiles, HELD)
     ]
 
 
 #: Bytes of the tiles of `helpers_logged`, as they are placed.
-HELD = [2048, 2048, 2048, 256, 32, 256]
+HELD = [2048, 2048, 2048, 256, 32, 256, 256]
 CASES = rows_logged, launch_bounds, products, helpers_logged
 
 
 def test_helpers_log_the_16_bytes_that_they_read_and_write():
-    loaded, stored, slots, numbers, column, single = (
+    """An atomic operation is logged with its own bytes."""
+    loaded, stored, slots, numbers, column, single, _ = (
         set(range(0, nbytes, 16)) for nbytes in HELD
     )
     none = set()
     assert in_races_mode()["helpers_logged"] == [
-        *([loaded, none], [none, stored], [none, slots], [numbers, none], [column, none]),
-        [single, single],
+        *([loaded, none, none], [none, stored, none], [none, slots, none]),
+        *([numbers, none, none], [column, none, none], [single, single, none]),
+        [none, none, set(range(0, 256, 4))],
     ]
 
 

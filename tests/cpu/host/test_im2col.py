@@ -476,7 +476,7 @@ def test_what_is_no_column_or_no_type_is_said_of_the_call(make):
     ):
         make(Array((1, 8, 8, 64)), 3.5)
     with pytest.raises(TypeError, match=rf"^{make.__name__}: array "):
-        make(Array((1, 8, 8, 64), "<c16"), (8, 8))
+        make(Array((1, 8, 8, 64), "|b1"), (8, 8))
 
 
 def test_a_tile_of_another_type_is_refused():

@@ -56,6 +56,10 @@ def write(warp, **more):
     return event(Kind.WRITE, warp, TILE, 16, **more)
 
 
+def atomic(warp, **more):
+    return event(Kind.ATOMIC, warp, TILE, 4, **more)
+
+
 def load(warp, address=TILE, **more):
     return event(Kind.LOAD, warp, address, 512, FULL, **more)
 
@@ -112,6 +116,10 @@ RIGHT = {
         event(Kind.WAITED_OWN, 1, BOTH), write(1), arrive(1, BOTH), arrive(0, BOTH),
         event(Kind.WAITED_OWN, 0, BOTH), read(0),
     ],
+    "atomics": [atomic(0), atomic(1), atomic(0), *meet(0, 1), read(0), *meet(0, 1), atomic(1)],
+    "fenced atomics, then a store": [
+        atomic(1), fence(1), atomic(0), fence(0), *meet(0, 1), *STORE, *DRAIN,
+    ],
     "turns of one meeting": [write(0), *meet(0, 1), *meet(0, 1), read(1)],
     "a write to another block": [
         event(Kind.UNTRACKED, 0), event(Kind.READ, 1, TILE + 64, 16),
@@ -155,6 +163,15 @@ WRONG = {
         "EarlyOverwrite",
     ),
     "threads write": ([write(0), write(1)], "EarlyOverwrite"),
+    "an atomic and a write": ([write(0), atomic(1)], "EarlyOverwrite"),
+    "a write and an atomic": ([atomic(0), write(1)], "EarlyOverwrite"),
+    "an atomic and a read": ([write(0), *meet(0, 1), read(0), atomic(1)], "EarlyOverwrite"),
+    "a read and an atomic": ([atomic(0), read(1)], "EarlyRead"),
+    "an atomic and a load": ([*FILL, atomic(1)], "EarlyOverwrite"),
+    "an atomic that is not fenced": ([atomic(1), *meet(0, 1), *STORE], "MissingFence"),
+    "an atomic that is not fenced before a load": (
+        [atomic(1), *meet(0, 1), *FILL], "MissingFence",
+    ),
     "threads read": ([write(0), read(1)], "EarlyRead"),
     "bytes completed by other means": (
         [

@@ -573,7 +573,7 @@ def test_a_dlpack_view_stays_alive_with_the_map(monkeypatch):
         (Tensor((64, 48)), None, "None is no box; give a Tile, or one int per axis"),
         (Tensor((64, 48)), (8.0, 16), "(8.0, 16) is no box"),
         (Tensor((64, 48)), "ab", "'ab' is no box"),
-        (Tensor((64, 48), np.complex64), (8, 16), "array dtype torch.complex64 is no TMA element"),
+        (Tensor((64, 48), np.bool_), (8, 16), "array dtype torch.bool is no TMA element"),
         (NumbaArray((64, 48), np.bool_), (8, 16), "array dtype dtype('bool') is no TMA element"),
         (InterfaceArray((64, 48), ">f4"), (8, 16), "array dtype dtype('>f4') is no TMA element"),
     ],

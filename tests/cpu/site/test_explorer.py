@@ -137,8 +137,10 @@ def broken_rules(state, tile):
         return found + box_violations(tile.shape, tile.dtype, tile.swizzle)
     copies = Copies(tile, (1,) * tile.ndim)
     unmoved = copies_violations(copies, None)
-    box = copies.box.shape
-    box = tuple(min(extent, MAX_BOX) for extent in box) if unmoved else box
+    box = copies.cut
+    if unmoved:
+        limits = (*[MAX_BOX] * (tile.ndim - 1), MAX_BOX // tile.dtype.words)
+        box = tuple(map(min, box, limits))
     return found + unmoved + box_violations(box, tile.dtype, tile.swizzle)
 
 

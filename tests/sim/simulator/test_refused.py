@@ -231,7 +231,7 @@ def test_a_kernel_whose_file_holds_another_text_runs(tmp_path):
 
 def test_kernels_know_maps_by_their_types_alone(monkeypatch):
     one = tma.tensor_map(np.zeros((16, 32), np.float32), TILE)
-    of_one, of_many = ("array", "dtype", "rank", "tile"), ("maps",)
+    of_one, of_many = ("array", "shape", "box", "copies"), ("maps",)
     for it, names in ((one, of_one), (tma.TensorMapArray([one]), of_many)):
         for name in names:
             read = eval(f"lambda it: it.{name}")

@@ -134,7 +134,8 @@ export class Tile {
 /** What a map of such tiles breaks: the rules of tensor_map that concern the tile alone. */
 export function tileViolations(tile) {
   const unmoved = copiesViolations(tile);
-  const box = unmoved.length ? tile.box.map((extent) => Math.min(extent, LIMITS.box)) : tile.box;
+  const clamped = () => tile.box.map((extent, axis) => Math.min(extent, limitOf(tile, axis)));
+  const box = unmoved.length ? clamped() : tile.box;
   return [...typeViolations(tile), ...unmoved, ...boxViolations(box, tile)];
 }
 
@@ -151,15 +152,21 @@ function typeViolations(tile) {
   ];
 }
 
+/** The most elements of a copy along an axis; a complex number is two words of it. */
+function limitOf(tile, axis) {
+  return axis === tile.shape.length - 1 ? LIMITS.box / tile.dtype.words : LIMITS.box;
+}
+
 function copiesViolations(tile) {
   const { box, copies } = tile;
   for (let axis = box.length - 1; axis >= 0; axis--) {
-    if (box[axis] <= LIMITS.box) continue;
+    const most = limitOf(tile, axis);
+    if (box[axis] <= most) continue;
     let whole = box[axis] + 1;
-    while (withExtent(tile, axis, whole).box[axis] > LIMITS.box) whole++;
+    while (withExtent(tile, axis, whole).box[axis] > most) whole++;
     return [
-      `tile axis ${axis} is ${box[axis]}; TMA copies 1 to ${LIMITS.box} elements along an axis, ` +
-        `and no box of ${LIMITS.box} or fewer divides ${tile} into parts aligned to ` +
+      `tile axis ${axis} is ${box[axis]}; TMA copies 1 to ${most} elements along an axis, ` +
+        `and no box of ${most} or fewer divides ${tile} into parts aligned to ` +
         `${tile.alignment} B: use ${whole}`,
     ];
   }
@@ -180,11 +187,13 @@ function boxViolations(shape, tile) {
   const { dtypeName, dtype, swizzle, chunk } = tile;
   const violations = [];
   shape.forEach((extent, axis) => {
-    if (extent > LIMITS.box)
+    const most = limitOf(tile, axis);
+    const words = most < LIMITS.box ? ` ${dtypeName} of ${dtype.words} words` : "";
+    if (extent > most)
       violations.push(
-        `box axis ${axis} is ${extent}; TMA copies 1 to ${LIMITS.box} elements along an axis: ` +
-          `split it into ${ceilDiv(extent, LIMITS.box)} boxes of ${LIMITS.box} or fewer; ` +
-          "a Tile is split by itself");
+        `box axis ${axis} is ${extent}${words}; TMA copies 1 to ${most} elements along ` +
+          `${words ? "that" : "an"} axis: split it into ${ceilDiv(extent, most)} boxes of ` +
+          `${most} or fewer; a Tile is split by itself`);
   });
   const inner = shape.at(-1);
   const nbytes = tile.sharedBytes(inner);
@@ -197,7 +206,7 @@ function boxViolations(shape, tile) {
     const whole = [Math.floor(inner / chunk) * chunk, roundUp(inner, chunk)];
     violations.push(
       `${what} = ${nbytes} B; TMA needs a multiple of 16 B along the innermost axis: use ` +
-        whole.filter((n) => n >= 1 && n <= LIMITS.box).join(" or "));
+        whole.filter((n) => n >= 1 && n <= dtype.maxInnerBox).join(" or "));
   }
   const { span } = SWIZZLES[swizzle];
   if (swizzle !== "NONE" && nbytes > span) {

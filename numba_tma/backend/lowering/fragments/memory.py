@@ -159,7 +159,7 @@ def _word_pairs(
     for first in range(0, typ.registers, 2):
         right = builder.add(column, _constant(first // 4 * 8))
         address = corner.address(rows[first // 2 % 2], right)
-        accessed(context, builder, writes, address, 8)
+        accessed(context, builder, "write" if writes else "read", address, 8)
         found.append((first, builder.inttoptr(address, pointer)))
     return found
 
@@ -227,7 +227,7 @@ def _lower_load_rows(
     for apart in (0, 8):
         offset = builder.mul(builder.add(row, _constant(apart)), _constant(4))
         place_of = builder.add(base, offset)
-        accessed(context, builder, False, place_of, 4)
+        accessed(context, builder, "read", place_of, 4)
         address = builder.inttoptr(place_of, pointer)
         numbers.append(builder.load(address, align=4))
     mark_used(builder, sig.args[0], args[0])

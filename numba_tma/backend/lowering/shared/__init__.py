@@ -1,5 +1,6 @@
-"""Shared memory in kernels: its `allocation` and its `tiles`."""
+"""Shared memory in kernels: its `allocation`, its `tiles`, and `atomics` on their elements."""
 
+from numba_tma.backend.lowering.shared import atomics as atomics
 from numba_tma.backend.lowering.shared.allocation import ACCESSES, BARRIER, shared_tile_type
 from numba_tma.backend.lowering.shared.tiles import (
     mark_used,

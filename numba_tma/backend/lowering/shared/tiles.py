@@ -31,16 +31,20 @@ from numba_tma.backend.lowering.elements import (
     join_word,
     split_word,
     storage,
+    vector_type,
 )
-from numba_tma.backend.lowering.hooks import accessed
+from numba_tma.backend.lowering.hooks import Access, accessed
 from numba_tma.backend.lowering.matrix_descriptor import (
     lower_matrix_descriptor,
     type_matrix_descriptor,
 )
 from numba_tma.backend.lowering.shared.allocation import ACCESSES, BARRIER, shared_tile_type
 from numba_tma.device.barrier import BarrierArray
+from numba_tma.device.records import SharedRecord, record_refusal
 from numba_tma.device.shared import SharedTile, check_view, misaligned_vector
+from numba_tma.host.dtypes import DType, complex_refusal
 from numba_tma.host.layout import Swizzle, Tile
+from numba_tma.host.records import alignment_in_rows, natural_alignment, word_nbytes
 
 
 def tile_of(typ: types.Type) -> Tile | None:
@@ -89,31 +93,32 @@ def _offset_in_row(builder: Builder, tile: Tile, column: Value) -> Any:
     return builder.add(group, builder.lshr(bits, ir.Constant(I32, 3)))
 
 
-def _pointer(
+def element_pointer(
     context: Context,
     builder: Builder,
     sig: Signature,
     args: Sequence[Value],
     element: Any,
-    *,
-    writes: bool = False,
+    access: Access = "read",
 ) -> Any:
+    """Return the shared pointer to an element of a (tile, index, ...), whose access is noted."""
     tile_type, index_type = sig.args[:2]
     base = get_field(builder, tile_type, args[0], "address")
     offset = tile_offset(context, builder, tile_type.static[0], args[1], index_type)
     address = builder.add(base, offset)
-    accessed(context, builder, writes, address, tile_type.static[0].itemsize)
+    accessed(context, builder, access, address, tile_type.static[0].itemsize)
     return builder.inttoptr(address, ir.PointerType(element, 3))
 
 
 def mark_used(builder: Builder, tile_type: ObjectType, tile: Value) -> None:
-    """Record that a shared tile was read or written, so that the next fence is emitted."""
+    """Record that a tile, or a record of it, was accessed, so that the next fence is emitted."""
     compiler.set_use_flags(builder.module)
-    accesses = get_field(builder, tile_type, tile, "accesses")
+    name = "accesses" if tile_type.cls is SharedTile else "_accesses"
+    accesses = get_field(builder, tile_type, tile, name)
     compiler.set_field(builder, ACCESSES, accesses, "unfenced", ir.Constant(ir.IntType(1), 1))
 
 
-def _check_index(tile: Tile, index: types.Type) -> None:
+def check_index(tile: Tile, index: types.Type) -> None:
     kinds = list(index) if isinstance(index, types.BaseTuple) else [index]
     if not all(isinstance(types.unliteral(k), types.Integer) for k in kinds):
         raise TypingError(f"{tile} is indexed with integers, not {index}")
@@ -132,8 +137,12 @@ class _TileItem(compiler.AbstractTemplate):
     def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
         if not _is_tile(args[0]):
             return None
-        _check_index(args[0].static[0], args[1])
-        return signature(element_type(args[0].static[0]), *args)
+        tile = args[0].static[0]
+        check_index(tile, args[1])
+        if tile.dtype.is_record:
+            found = record_type(tile.dtype, alignment_in_rows(tile.dtype.numpy))
+            return signature(found, *args)
+        return signature(element_type(tile), *args)
 
 
 @compiler.typing_registry.register_global(operator.getitem)
@@ -164,8 +173,16 @@ class _TileAssignment(compiler.AbstractTemplate):
     def generic(self, args: tuple[types.Type, ...], kws: dict[str, types.Type]) -> Any:
         if not _is_tile(args[0]):
             return None
-        _check_index(args[0].static[0], args[1])
-        return signature(types.void, args[0], args[1], element_type(args[0].static[0]))
+        tile = args[0].static[0]
+        check_index(tile, args[1])
+        if tile.dtype.is_record:
+            if record_of(args[2]) != tile.dtype.numpy:
+                raise TypingError(record_refusal(f"a tile of {tile.dtype}"))
+            return signature(types.void, *args)
+        element = element_type(tile)
+        if isinstance(args[2], types.Complex) and not isinstance(element, types.Complex):
+            raise TypingError(complex_refusal(tile.dtype))
+        return signature(types.void, args[0], args[1], element)
 
 
 def _lower_barrier(
@@ -181,7 +198,12 @@ def _lower_element(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> Any:
     tile = sig.args[0].static[0]
-    pointer = _pointer(context, builder, sig, args, storage(context, tile.dtype))
+    if tile.dtype.is_record:
+        base, accesses = (get_field(builder, sig.args[0], args[0], n) for n in _OF_A_TILE)
+        offset = tile_offset(context, builder, tile, args[1], sig.args[1])
+        fields = [builder.add(base, offset), accesses]
+        return compiler.make_object(context, builder, sig.return_type, fields)
+    pointer = element_pointer(context, builder, sig, args, storage(context, tile.dtype))
     value = builder.load(pointer, align=tile.itemsize)
     mark_used(builder, sig.args[0], args[0])
     return decode(context, builder, tile.dtype, value)
@@ -191,9 +213,57 @@ def _lower_assignment(
     context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
 ) -> None:
     tile = sig.args[0].static[0]
-    pointer = _pointer(context, builder, sig, args, storage(context, tile.dtype), writes=True)
+    if tile.dtype.is_record:
+        _copy_record(context, builder, sig, args)
+        return
+    pointer = element_pointer(context, builder, sig, args, storage(context, tile.dtype), "write")
     value = encode(context, builder, tile.dtype, args[2])
     builder.store(value, pointer, align=tile.itemsize)
+    mark_used(builder, sig.args[0], args[0])
+
+
+_OF_A_TILE = "address", "accesses"
+
+
+def record_type(dtype: DType, aligned: int) -> ObjectType:
+    """Return the Numba type of a record in a tile, at a multiple of `aligned` bytes."""
+    return ObjectType(SharedRecord, (dtype, aligned), (types.uint32, ACCESSES))
+
+
+def record_of(typ: types.Type) -> Any:
+    """Return NumPy's type of a record, in a tile or elsewhere; None for other values."""
+    if isinstance(typ, ObjectType) and typ.cls is SharedRecord:
+        return typ.static[0].numpy
+    return compiler.as_dtype(typ) if isinstance(typ, types.Record) else None
+
+
+def record_pointer(builder: Builder, typ: ObjectType, record: Value) -> Any:
+    """Return the shared pointer to the bytes of a record in a tile."""
+    address = get_field(builder, typ, record, "_address")
+    return builder.inttoptr(address, ir.PointerType(ir.IntType(8), 3))
+
+
+def _copy_record(
+    context: Context, builder: Builder, sig: Signature, args: Sequence[Value]
+) -> None:
+    """Copy a record to an element of a tile, word by word."""
+    tile, source = sig.args[0].static[0], args[2]
+    nbytes = word_nbytes(tile.itemsize)
+    known = min(nbytes, natural_alignment(tile.dtype.numpy))
+    word = ir.IntType(8 * nbytes)
+    into = element_pointer(context, builder, sig, args, word, "write")
+    if isinstance(sig.args[2], ObjectType):
+        known = min(nbytes, sig.args[2].static[1])
+        source = record_pointer(builder, sig.args[2], source)
+        address = builder.ptrtoint(source, I32)
+        accessed(context, builder, "read", address, tile.itemsize)
+    source = builder.bitcast(source, ir.PointerType(word, source.type.addrspace))
+    words = [
+        builder.load(builder.gep(source, [ir.Constant(I32, i)]), align=known)
+        for i in range(tile.itemsize // nbytes)
+    ]
+    for i, value in enumerate(words):
+        builder.store(value, builder.gep(into, [ir.Constant(I32, i)]), align=nbytes)
     mark_used(builder, sig.args[0], args[0])
 
 
@@ -206,12 +276,12 @@ compiler.describe(SharedTile).assign = _lower_assignment
 
 
 def _vector_type(tile: Tile) -> VectorType:
-    return VectorType(element_type(tile), tile.dtype.chunk)
+    return vector_type(tile, tile.dtype.chunk)
 
 
 def _check_vector_index(tile: Tile, index: types.Type) -> None:
     """Raise if a literal at the end of an index does not align the vector's 16 bytes."""
-    _check_index(tile, index)
+    check_index(tile, index)
     last = list(index)[-1] if isinstance(index, types.BaseTuple) else index
     if isinstance(last, types.IntegerLiteral):
         excess = tile.dtype.nbytes(last.literal_value) % 16
@@ -229,7 +299,7 @@ def read_vector(context: Context, builder: Builder, sig: Signature, args: Sequen
     dtype = sig.args[0].static[0].dtype
     word = I64 if dtype.itemsize == 8 else I32
     vector = ir.VectorType(word, 128 // word.width)
-    loaded = builder.load(_pointer(context, builder, sig, args, vector), align=16)
+    loaded = builder.load(element_pointer(context, builder, sig, args, vector), align=16)
     mark_used(builder, sig.args[0], args[0])
     elements: list[Any] = []
     for i in range(vector.count):
@@ -263,7 +333,7 @@ def write_vector(context: Context, builder: Builder, sig: Signature, args: Seque
             context, builder, dtype, elements[i * per_word : (i + 1) * per_word], word
         )
         packed = builder.insert_element(packed, value, ir.Constant(I32, i))
-    pointer = _pointer(context, builder, sig, args, vector, writes=True)
+    pointer = element_pointer(context, builder, sig, args, vector, "write")
     builder.store(packed, pointer, align=16)
     mark_used(builder, sig.args[0], args[0])
     return context.get_dummy_value()
@@ -277,7 +347,7 @@ compiler.native_method(SharedTile, "write_vector", _type_write_vector, write_vec
 
 
 def _type_address_of(self: ObjectType, index: types.Type) -> Any:
-    _check_index(self.static[0], index)
+    check_index(self.static[0], index)
     return signature(types.uint32, self, index)
 
 

@@ -75,6 +75,7 @@ def grouped_copy(
     _check_apart(written, read)
     if not pairs:
         return
+    pairs = [(x.as_words(), y.as_words()) for x, y in pairs]  # maps are edited in words
     widest = max((x for x, _ in pairs), key=lambda x: x.shape[1])
     tile = tile_for(widest.shape[1], widest.dtype, 8192)
     table = np.array([_row(x, y, tile) for x, y in pairs], np.int64)
