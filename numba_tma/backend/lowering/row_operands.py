@@ -10,7 +10,7 @@ from numba_tma.backend.lowering.operands import OPERANDS
 from numba_tma.ptx._instruction import Instruction
 
 
-def word_of(context: Context, builder: Builder, given: Operands, name: str) -> Any:
+def word_of(given: Operands, name: str) -> Any:
     """Return an operand as the word that the instruction takes; None if it is absent."""
     if name not in given or is_absent(given[name][0]):
         return None

@@ -193,7 +193,7 @@ def _after_row(
     if name in _WAITS:
         place = None
         if name == "barrier_sync":
-            place = _numbered(builder, word_of(context, builder, given, "barrier_id"))
+            place = _numbered(builder, word_of(given, "barrier_id"))
         note(builder, RecordSite(_WAITS[name], line=_line()), place, begun=_begun.pop())
     elif name.startswith(("mbarrier_arrive", "tcgen05_commit", "cp_async_mbarrier_arrive")):
         if "expect_tx" not in name:  # the loads that follow say when a stage is filled
@@ -202,14 +202,14 @@ def _after_row(
     elif _is_bulk(name) and "destination" in row.operands and "barrier" in row.operands:
         nbytes = nbytes_of(row, given)
         place = barrier_of(context, builder, row, given)
-        mask = word_of(context, builder, given, "multicast")
+        mask = word_of(given, "multicast")
         if nbytes is not None and mask is not None:  # in each of these blocks
             blocks = builder.ctpop(mask)
             nbytes = builder.mul(nbytes, blocks if mask.type == I32 else builder.zext(blocks, I32))
         note(builder, RecordSite(RecordKind.LOAD, line=_line()), place, nbytes)
     elif _is_bulk(name) and row.operands.get("source") == "TileAddress":
         as_load = {**given, "destination": given["source"]}
-        nbytes = word_of(context, builder, given, "nbytes")
+        nbytes = word_of(given, "nbytes")
         if nbytes is None and "tensor_map" in given:
             nbytes = nbytes_of(TABLE["cp_async_bulk_tensor_load"], as_load)
         place = place_of(context, builder, given, "source", "TileAddress")

@@ -73,6 +73,14 @@ def test_repr_says_what_was_given():
     assert repr(output(memory="tensor").ring) == repr(output(memory="tensor"))
 
 
+def test_the_text_of_accumulators_in_tensor_memory_says_what_they_have():
+    acc = tma.Tile((128, 64), "f32")
+    made = output(acc=acc, memory="tensor", stage_stride_cols=96, extra_columns=32, cta_group=2)
+    expected = "stage_stride_cols=96, extra_columns=32, cta_group=2, cluster=(2, 1)"
+    assert f"memory='tensor', {expected}" in repr(made)
+    assert "extra_columns" not in repr(output(acc=acc, memory="tensor"))
+
+
 # -------------------------------------------------------------------- what is refused
 
 OTHER = tma.Roles(mma=tma.Threads(8), epilogue=tma.Warps(4), few=tma.Warps(2))

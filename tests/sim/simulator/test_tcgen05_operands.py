@@ -91,6 +91,16 @@ def test_copies_of_a_row_that_differ():
         run(issued(body), [chunked(image)])
 
 
+def test_a_that_was_not_written():
+    def body(rank, base, at):
+        said = idesc("f16", 128, N, "f16", "f16")
+        sim.tcgen05_mma("f16", base, base + 256, descriptor(at[0], N), said, False,
+                        a_in_tmem=True, cta_group=1)  # fmt: skip
+
+    with pytest.raises(sim.UninitializedRead, match="reads A there, before all of it was written"):
+        run(issued(body), [np.zeros(N * 32, np.uint8)])
+
+
 # ------------------------------------------------------------------------------- copies
 
 
