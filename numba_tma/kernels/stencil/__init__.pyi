@@ -1,0 +1,1 @@
+from numba_tma.kernels.stencil.api import stencil as stencil

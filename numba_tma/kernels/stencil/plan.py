@@ -1,0 +1,95 @@
+"""The sizes of a stencil's kernel, by simple rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numba_tma.device.halo import Halo
+from numba_tma.host.dtypes import DType
+from numba_tma.host.layout import MAX_BOX
+from numba_tma.host.values import check_fields, whole
+from numba_tma.kernels._host.limits import SHARED_BYTES
+
+Radii = tuple[int, int, int]  #: of planes, rows and columns
+
+ELEMENTS = 1024  #: of a tile: four for each of 256 threads
+ROWS, COLUMNS = 16, 64  #: of a tile, if the arrays have as many
+NARROWEST = 32  #: columns of a tile that is made smaller: a warp's
+IN_FLIGHT = 16 << 10  #: bytes that a block has in flight; four blocks reach the 64 KB of an SM
+MOST_STAGES = 16
+MOST_PLANES = 64  #: of a chunk; each chunk loads the planes beside it once more
+
+
+@dataclass(frozen=True)
+class StencilPlan:
+    """The sizes of a stencil's kernel. Plans are part of cache keys."""
+
+    rows: int = ROWS  #: of a tile
+    columns: int = COLUMNS  #: of a tile
+    stages: int = 4  #: of the pipeline; one for each plane of a window, and one or more
+    warps: int = 8  #: that compute
+    blocks_per_sm: int = 3
+    planes: int = MOST_PLANES  #: of a chunk
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            rows=whole(1, MAX_BOX),
+            columns=whole(1, MAX_BOX),
+            stages=whole(1, 1 << 10),
+            warps=whole(1, 16),
+            blocks_per_sm=whole(1, 32),
+            planes=whole(1, 1 << 31),
+        )
+
+    def halos(self, dtype: DType, radii: Sequence[Radii]) -> tuple[Halo, ...]:
+        """Return the tile of each array, of one plane: the planes beside it are other tiles."""
+        columns = -(-self.columns // dtype.chunk) * dtype.chunk
+        return tuple(Halo((1, self.rows, columns), dtype, (0, *radius[1:])) for radius in radii)
+
+
+def nbytes_of(halos: Sequence[Halo], stages: int) -> int:
+    """Return the shared memory of a block."""
+    return stages * sum(-(-halo.tile.nbytes // 128) * 128 for halo in halos)
+
+
+def problem_of(plan: StencilPlan, dtype: DType, radii: Sequence[Radii]) -> str:
+    """Return why a plan does not hold such radii; "" if it does."""
+    halos = plan.halos(dtype, radii)
+    box = max(halo.tile.shape for halo in halos)
+    if any(n > MAX_BOX for halo in halos for n in halo.tile.shape):
+        return f"its box of {box} elements has more than {MAX_BOX} along an axis"
+    window = 2 * max(planes for planes, _, _ in radii) + 1
+    if plan.stages < window:
+        return f"it has {plan.stages} stages, and a window has {window} planes"
+    if (nbytes := nbytes_of(halos, plan.stages)) > SHARED_BYTES:
+        return f"it has {nbytes:,} B in shared memory, of {SHARED_BYTES:,}"
+    return ""
+
+
+def plan_for(dtype: DType, radii: Sequence[Radii], rows: int) -> StencilPlan | None:
+    """Return the plan for arrays of so many rows in a plane; None if no tile holds the radii."""
+    height = min(ROWS, 1 << (rows - 1).bit_length())
+    beside = -(-max(r for _, _, r in radii) // dtype.chunk) * dtype.chunk
+    width = min(ELEMENTS // height, MAX_BOX - 2 * beside) // NARROWEST * NARROWEST
+    height = max(1, min(height, MAX_BOX - 2 * max(r for _, r, _ in radii)))
+    if height == ROWS:
+        width = min(width, COLUMNS)
+    window = 2 * max(r for r, _, _ in radii) + 1
+    while width >= NARROWEST:
+        one = StencilPlan(height, width).halos(dtype, radii)
+        stages = min(max(4, window + 1, IN_FLIGHT // nbytes_of(one, 1)), max(MOST_STAGES, window))
+        plan = StencilPlan(height, width, stages)
+        if not problem_of(plan, dtype, radii):
+            blocks = min(4, max(1, SHARED_BYTES // nbytes_of(one, stages)))
+            return StencilPlan(height, width, stages, blocks_per_sm=blocks)
+        # Fewer elements of the halo are loaded twice by a tile that is wide, so rows go first.
+        height, width = (height // 2, width) if height > 1 else (height, width // 2)
+    return None
+
+
+def planes_of(plan: StencilPlan, depth: int, tiles: int, radius: int, blocks: int) -> int:
+    """Return the planes of a chunk: few enough for all blocks, and many beside its halo."""
+    fair = -(-depth * tiles // blocks)
+    return min(depth, plan.planes, max(8 * radius, fair, 1))
