@@ -81,10 +81,13 @@ def as_planes(array: Array, axes: int) -> Array:
 
 def as_source(planes: Array, stream: StreamLike, workspace: Workspace) -> Array:
     """Return planes as TMA loads them: as they are, or copied to padded rows."""
-    repeats = any(n > 1 and s == 0 for n, s in zip(planes.shape, planes.strides))
-    if repeats:
+    strides = f"has shape {planes.shape} and strides {planes.strides} B as planes of rows"
+    if not planes.has_contiguous_rows:
+        raise planes.error(f"{strides}: its last axis must be contiguous; pass a contiguous copy")
+    if planes.is_reversed or planes.repeats:
         raise planes.error(
-            f"has strides {planes.strides} B, so that elements share memory: pass a contiguous copy"
+            f"{strides}: TMA walks forward, to elements that share no memory; pass a contiguous "
+            "copy"
         )
     return map_source(as_loadable(planes, stream, workspace))
 
