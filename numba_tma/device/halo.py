@@ -25,13 +25,11 @@ from numba_tma.backend.primitives import sub32
 from numba_tma.device.shared import Index, SharedTile
 from numba_tma.device.tile_indices import TileIndices, check_share
 from numba_tma.host.annotations import Coordinates, DeviceArray, Integer, Real
+from numba_tma.host.boundaries import BOUNDARIES
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 from numba_tma.host.values import is_whole
 from numba_tma.simulator import BadOperand
-
-#: The boundaries that elements of the array stand for, as `numpy.pad` names them.
-BOUNDARIES = ("edge", "reflect", "symmetric", "wrap")
 
 
 @constant_class

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from numba_tma.device.halo import BOUNDARIES
 from numba_tma.host.annotations import DeviceArray, DTypeLike, StreamLike
 from numba_tma.host.array_interface import class_name
 from numba_tma.host.arrays import Array
+from numba_tma.host.boundaries import BOUNDARIES
 from numba_tma.host.cached_kernel import shipped
 from numba_tma.host.dtypes import DType
 from numba_tma.host.tensor_map import tensor_map
@@ -42,6 +42,7 @@ from numba_tma.kernels.stencil.plan import (
     plan_for,
     planes_of,
     problem_of,
+    whole_chunks,
 )
 
 stencil_kernel = shipped("numba_tma.kernels.stencil.kernel", "stencil_kernel")
@@ -160,18 +161,18 @@ class Stencil:
         radii = [(0,) * (3 - reads.axes) + radius for radius in reads.radii]
         _, rows, columns = sources[0].shape
         chosen = self._plan(plan, first.dtype, radii, rows)
-        form = self._form(chosen, first.dtype, radii)
+        form, boxes = self._form(chosen, first.dtype, radii), chosen.boxes(first.dtype, radii)
         workspace: list[DeviceArray] = []
         sources = [as_source(source, stream, workspace) for source in sources]
         depth = first.shape[-3] if reads.axes == 3 else 1
         places = sources[0].shape[0] // depth
-        places *= math.prod(-(-n // t) for n, t in zip((rows, columns), form.halos[0].shape[1:]))
+        places *= math.prod(-(-n // t) for n, t in zip((rows, columns), form.tile))
         most = chosen.blocks_per_sm * sm_count()
-        chunk = planes_of(chosen, depth, places, max(r for r, _, _ in radii), most)
+        chunk = planes_of(chosen, depth, places, form.radius, most)
         total = places * -(-depth // chunk)
         if total > MOST_CHUNKS:
             raise first.error(
-                f"has shape {first.shape}, which is {total:,} tiles of {form.halos[0].shape[1:]}; "
+                f"has shape {first.shape}, which is {total:,} tiles of {form.tile}; "
                 f"a launch has up to {MOST_CHUNKS:,}: split the array along its first axis"
             )
         fill = "nan" if "nan" in self.boundaries else "zeros"
@@ -180,7 +181,7 @@ class Stencil:
             min(most, total),
             32 * (chosen.warps + 1),
             stream,
-            *[tensor_map(s, h.tile, oob_fill=fill) for s, h in zip(sources, form.halos)],
+            *[tensor_map(s, box, oob_fill=fill) for s, box in zip(sources, boxes)],
             *map(stored, targets),
             *[bits(source) for source in sources if form.needs_sources],
             *passed,
@@ -234,8 +235,9 @@ class Stencil:
         margins = [along if mode == "constant" else (0, 0) for mode, along in ranges]
         boundaries: Any = (None,) * missing + self.boundaries
         return StencilForm(
-            plan.halos(dtype, radii),
-            max(planes for planes, _, _ in radii),
+            (plan.rows, whole_chunks(plan.columns, dtype)),
+            dtype,
+            tuple(radii),
             tuple(name in reads.arrays for name in reads.parameters),
             reads.axes,
             reads.outputs,
@@ -295,7 +297,9 @@ def stencil(
     cval: float = 0,
     neighbourhood: Neighbourhood | None = None,
 ) -> Any:
-    """Make a kernel of a function of an element and its neighbours, as `numba.stencil` does::
+    """Make a kernel of a function of an element and its neighbours, as `numba.stencil` does.
+
+    A function with relative indices is decorated::
 
         @tma.stencil(boundary="zero")
         def laplace(a):
@@ -362,7 +366,5 @@ def stencil(
     address.
     """
     if fn is None:
-        return functools.partial(
-            Stencil, boundary=boundary, cval=cval, neighbourhood=neighbourhood
-        )
+        return functools.partial(Stencil, boundary=boundary, cval=cval, neighbourhood=neighbourhood)
     return Stencil(fn, boundary, cval, neighbourhood)

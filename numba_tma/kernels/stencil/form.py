@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numba_tma.device.halo import Halo
+from numba_tma.host.dtypes import DType
+from numba_tma.kernels.stencil.plan import Radii
 
 
 @dataclass(frozen=True)
 class StencilForm:
     """What a stencil's kernel is made of; axes are planes, rows and columns."""
 
-    halos: tuple[Halo, ...]  #: of each array, one plane
-    radius: int  #: planes on both sides of the middle one
+    tile: tuple[int, int]  #: rows and columns
+    dtype: DType
+    radii: tuple[Radii, ...]  #: of each array
     is_array: tuple[bool, ...]  #: of each parameter of the function
     axes: int  #: indices of the function
     outputs: int
@@ -21,6 +23,11 @@ class StencilForm:
     cval: float
     stages: int
     warps: int
+
+    @property
+    def radius(self) -> int:
+        """Planes on both sides of the middle one."""
+        return max(planes for planes, _, _ in self.radii)
 
     @property
     def needs_sources(self) -> bool:

@@ -31,9 +31,10 @@ from numba_tma.backend.interface import (
     u32,
 )
 from numba_tma.backend.primitives import quotient
-from numba_tma.device.halo import BOUNDARIES, Boundaries
+from numba_tma.device.halo import Boundaries
 from numba_tma.device.shared import Index
 from numba_tma.host.annotations import DeviceFunction, Kernel
+from numba_tma.host.boundaries import BOUNDARIES
 from numba_tma.host.dtypes import DType
 from numba_tma.kernels.pointwise.inputs import as_device, device, entry, together
 from numba_tma.kernels.stencil.form import StencilForm
@@ -112,7 +113,7 @@ def rounding(dtype: DType) -> DeviceFunction:
 
 def calling(fn: DeviceFunction, form: StencilForm) -> DeviceFunction:
     """Return the function that calls `fn` with views and numbers, and returns a tuple."""
-    views, numbers = iter(range(len(form.halos))), iter(range(len(form.is_array)))
+    views, numbers = iter(range(len(form.radii))), iter(range(len(form.is_array)))
     arguments = ", ".join(
         f"views[{next(views)}]" if is_array else f"numbers[{next(numbers)}]"
         for is_array in form.is_array
@@ -142,13 +143,13 @@ def any_of(functions: Sequence[DeviceFunction]) -> DeviceFunction:
 def stencil_kernel(fn: DeviceFunction, form: StencilForm) -> Kernel:
     """Return the kernel of a function in one form."""
     fn = as_device(fn)
-    halos, count = form.halos, len(form.halos)
+    dtype, (height, width), count = form.dtype, form.tile, len(form.radii)
+    # The planes beside a tile are tiles of their own.
+    halos = [tma.Halo((1, height, width), dtype, (0, *radius[1:])) for radius in form.radii]
     names = [f"x{k}" for k in range(count)]
     payload: dict[str, Any] = {name: halo.tile for name, halo in zip(names, halos)}
     ROLES = tma.Roles(compute=tma.Warps(form.warps), load=tma.Warps(1))
     PIPE = tma.TilePipeline(form.stages, producer=ROLES.load, consumer=ROLES.compute, **payload)
-    dtype = halos[0].dtype
-    _, height, width = halos[0].shape
     PLANE = tma.Tile((height, width), dtype)
     RADIUS = form.radius
     across_planes, *in_plane = form.boundaries
@@ -224,7 +225,9 @@ def stencil_kernel(fn: DeviceFunction, form: StencilForm) -> Kernel:
 
     each, outputs = range(count), range(form.outputs)
     load_all, view_all = (together([f(k) for k in each]) for f in (load, view))
-    store_all, store_constants = (together([f(k) for k in outputs]) for f in (store, store_constant))
+    store_all, store_constants = (
+        together([f(k) for k in outputs]) for f in (store, store_constant)
+    )
     fill_all, call = any_of([fill(k) for k in each]), calling(fn, form)
 
     @device

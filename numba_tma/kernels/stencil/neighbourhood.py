@@ -205,8 +205,8 @@ class _Reader:
         for node in nodes:
             if not isinstance(node.ctx, ast.Load):
                 raise TypeError(
-                    f"{self.called}: {ast.unparse(node)}, line {node.lineno}, is written; a stencil "
-                    "returns its result, and its arrays are read"
+                    f"{self.called}: {ast.unparse(node)}, line {node.lineno}, is written; a "
+                    "stencil returns its result, and its arrays are read"
                 )
             values = [self._value(index, node) for index in _indices(node)]
             if None in values:

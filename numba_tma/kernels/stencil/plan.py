@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numba_tma.device.halo import Halo
 from numba_tma.host.dtypes import DType
-from numba_tma.host.layout import MAX_BOX
+from numba_tma.host.layout import MAX_BOX, Tile
 from numba_tma.host.values import check_fields, whole
 from numba_tma.kernels._host.limits import SHARED_BYTES
 
@@ -43,27 +42,35 @@ class StencilPlan:
             planes=whole(1, 1 << 31),
         )
 
-    def halos(self, dtype: DType, radii: Sequence[Radii]) -> tuple[Halo, ...]:
-        """Return the tile of each array, of one plane: the planes beside it are other tiles."""
-        columns = -(-self.columns // dtype.chunk) * dtype.chunk
-        return tuple(Halo((1, self.rows, columns), dtype, (0, *radius[1:])) for radius in radii)
+    def boxes(self, dtype: DType, radii: Sequence[Radii]) -> tuple[Tile, ...]:
+        """Return what is loaded of each array, of one plane: `Halo.tile`."""
+        columns = whole_chunks(self.columns, dtype)
+        return tuple(
+            Tile((1, self.rows + 2 * r, columns + 2 * whole_chunks(beside, dtype)), dtype)
+            for _, r, beside in radii
+        )
 
 
-def nbytes_of(halos: Sequence[Halo], stages: int) -> int:
+def whole_chunks(elements: int, dtype: DType) -> int:
+    """Return a number of elements, rounded up to a multiple of 16 bytes."""
+    return -(-elements // dtype.chunk) * dtype.chunk
+
+
+def nbytes_of(boxes: Sequence[Tile], stages: int) -> int:
     """Return the shared memory of a block."""
-    return stages * sum(-(-halo.tile.nbytes // 128) * 128 for halo in halos)
+    return stages * sum(-(-box.nbytes // 128) * 128 for box in boxes)
 
 
 def problem_of(plan: StencilPlan, dtype: DType, radii: Sequence[Radii]) -> str:
     """Return why a plan does not hold such radii; "" if it does."""
-    halos = plan.halos(dtype, radii)
-    box = max(halo.tile.shape for halo in halos)
-    if any(n > MAX_BOX for halo in halos for n in halo.tile.shape):
-        return f"its box of {box} elements has more than {MAX_BOX} along an axis"
+    boxes = plan.boxes(dtype, radii)
+    for box in boxes:
+        if max(box.shape) > MAX_BOX:
+            return f"its box of {box.shape} elements has more than {MAX_BOX} along an axis"
     window = 2 * max(planes for planes, _, _ in radii) + 1
     if plan.stages < window:
         return f"it has {plan.stages} stages, and a window has {window} planes"
-    if (nbytes := nbytes_of(halos, plan.stages)) > SHARED_BYTES:
+    if (nbytes := nbytes_of(boxes, plan.stages)) > SHARED_BYTES:
         return f"it has {nbytes:,} B in shared memory, of {SHARED_BYTES:,}"
     return ""
 
@@ -71,14 +78,14 @@ def problem_of(plan: StencilPlan, dtype: DType, radii: Sequence[Radii]) -> str:
 def plan_for(dtype: DType, radii: Sequence[Radii], rows: int) -> StencilPlan | None:
     """Return the plan for arrays of so many rows in a plane; None if no tile holds the radii."""
     height = min(ROWS, 1 << (rows - 1).bit_length())
-    beside = -(-max(r for _, _, r in radii) // dtype.chunk) * dtype.chunk
+    beside = whole_chunks(max(r for _, _, r in radii), dtype)
     width = min(ELEMENTS // height, MAX_BOX - 2 * beside) // NARROWEST * NARROWEST
     height = max(1, min(height, MAX_BOX - 2 * max(r for _, r, _ in radii)))
     if height == ROWS:
         width = min(width, COLUMNS)
     window = 2 * max(r for r, _, _ in radii) + 1
     while width >= NARROWEST:
-        one = StencilPlan(height, width).halos(dtype, radii)
+        one = StencilPlan(height, width).boxes(dtype, radii)
         stages = min(max(4, window + 1, IN_FLIGHT // nbytes_of(one, 1)), max(MOST_STAGES, window))
         plan = StencilPlan(height, width, stages)
         if not problem_of(plan, dtype, radii):
