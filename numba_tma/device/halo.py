@@ -210,7 +210,7 @@ class HaloTile:
         for index in self.tile.indices(thread, threads):
             inside = replaced(self.halo, boundary, index, first, extents, 0)
             # Beyond the edge of an axis without a boundary lies what the copy engine has written.
-            if inside != index and is_kept(self.halo, boundary, index, first, extents, 0):
+            if inside != index and is_kept(self.halo, boundary, source, index, first, extents, 0):
                 if source is None:
                     self.tile[index] = self.tile[inside]
                 else:
@@ -295,6 +295,7 @@ def reaches_out(
 def is_kept(
     halo: Halo,
     boundary: Constant[str | Boundaries],
+    source: DeviceArray | None,
     index: tuple[int, ...],
     first: tuple[int, ...],
     extents: tuple[int, ...],
@@ -302,13 +303,13 @@ def is_kept(
 ) -> bool:
     """Return whether an element lies within the array along all axes that are not filled."""
     kept = True
-    if has_halo(halo, axis) and mode_along(halo, boundary, axis) is None:
+    if must_be_inside(halo, boundary, source, axis):
         place = i32(index[0]) + i32(first[0])
         kept = 0 <= place and place < i32(extents[0])
     if is_last(halo, axis):
         return kept
     beyond = next_axis(halo, axis)
-    return kept and is_kept(halo, boundary, index[1:], first[1:], extents[1:], beyond)
+    return kept and is_kept(halo, boundary, source, index[1:], first[1:], extents[1:], beyond)
 
 
 @device_function
@@ -374,9 +375,14 @@ def radius_along(halo: Halo, axis: int) -> int:
 
 
 @compile_time
-def has_halo(halo: Halo, axis: int) -> bool:
-    """Return whether there are neighbours along an axis."""
-    return halo.radius[axis] > 0
+def must_be_inside(halo: Halo, boundary: object, source: object, axis: int) -> bool:
+    """Return whether elements beyond the edge of an axis are left as they are.
+
+    Without a halo they are the ends of tiles that are not whole. What stands for them is in the
+    box, but not in the array.
+    """
+    unfilled = mode_along(halo, boundary, axis) is None
+    return unfilled and (halo.radius[axis] > 0 or source is not None)
 
 
 @compile_time

@@ -260,7 +260,8 @@ def stencil_kernel(fn: DeviceFunction, form: StencilForm) -> Kernel:
                         for d in range(RADIUS if z > first else -RADIUS, RADIUS + 1):
                             plane = plane_at(z + d, depth, batch)
                             if plane >= 0:
-                                at, extra = (plane, top, left), ((0, rows, columns), me, all_of_us)
+                                at, extents = (plane, top, left), (plane + 1, rows, columns)
+                                extra = (extents, me, all_of_us)
                                 if fill_all(sources, window[d].get_tile(), at, extra):
                                     filled = True
                         if filled:

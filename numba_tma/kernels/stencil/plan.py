@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from numba_tma.host.dtypes import DType
@@ -77,26 +77,31 @@ def problem_of(plan: StencilPlan, dtype: DType, radii: Sequence[Radii]) -> str:
 
 def plan_for(dtype: DType, radii: Sequence[Radii], rows: int) -> StencilPlan | None:
     """Return the plan for arrays of so many rows in a plane; None if no tile holds the radii."""
-    height = min(ROWS, 1 << (rows - 1).bit_length())
-    beside = whole_chunks(max(r for _, _, r in radii), dtype)
-    width = min(ELEMENTS // height, MAX_BOX - 2 * beside) // NARROWEST * NARROWEST
-    height = max(1, min(height, MAX_BOX - 2 * max(r for _, r, _ in radii)))
-    if height == ROWS:
-        width = min(width, COLUMNS)
     window = 2 * max(r for r, _, _ in radii) + 1
-    while width >= NARROWEST:
-        one = StencilPlan(height, width).boxes(dtype, radii)
-        stages = min(max(4, window + 1, IN_FLIGHT // nbytes_of(one, 1)), max(MOST_STAGES, window))
-        plan = StencilPlan(height, width, stages)
-        if not problem_of(plan, dtype, radii):
-            blocks = min(4, max(1, SHARED_BYTES // nbytes_of(one, stages)))
-            return StencilPlan(height, width, stages, blocks_per_sm=blocks)
-        # Fewer elements of the halo are loaded twice by a tile that is wide, so rows go first.
-        height, width = (height // 2, width) if height > 1 else (height, width // 2)
+    for fewest in (max(4, window + 1), window + 1, window):
+        for height, width in _tiles(dtype, radii, rows):
+            boxes = StencilPlan(height, width).boxes(dtype, radii)
+            stages = max(fewest, min(IN_FLIGHT // nbytes_of(boxes, 1), MOST_STAGES))
+            blocks = min(4, max(1, SHARED_BYTES // nbytes_of(boxes, stages)))
+            plan = StencilPlan(height, width, stages, blocks_per_sm=blocks)
+            if not problem_of(plan, dtype, radii):
+                return plan
     return None
+
+
+def _tiles(dtype: DType, radii: Sequence[Radii], rows: int) -> Iterator[tuple[int, int]]:
+    """Yield rows and columns of tiles, from the best on; wide ones have a small halo."""
+    height = min(ROWS, 1 << (rows - 1).bit_length())
+    most = MAX_BOX - 2 * whole_chunks(max(r for _, _, r in radii), dtype)
+    width = min(COLUMNS if height == ROWS else ELEMENTS // height, most)
+    width = width // NARROWEST * NARROWEST
+    height = min(height, MAX_BOX - 2 * max(r for _, r, _ in radii))
+    while width >= NARROWEST and height >= 1:
+        yield height, width
+        height, width = (height // 2, width) if height > 1 else (height, width // 2)
 
 
 def planes_of(plan: StencilPlan, depth: int, tiles: int, radius: int, blocks: int) -> int:
     """Return the planes of a chunk: few enough for all blocks, and many beside its halo."""
-    fair = -(-depth * tiles // blocks)
+    fair = -(-depth // max(1, blocks // tiles))  # no more chunks than run at a time
     return min(depth, plan.planes, max(8 * radius, fair, 1))
