@@ -85,8 +85,8 @@ class Stencil:
         self.outs = [f"out[{k}]" for k in range(self.reads.outputs)]
         if self.reads.outputs == 1:
             self.outs = ["out"]
-        run = launched_again(self.name, *self.outs, *self.reads.arrays)
-        self._run: Callable[..., None] = run(self._prepare)
+        again: Any = launched_again(self.name, *self.outs, *self.reads.arrays)
+        self._run: Callable[..., None] = again(self._prepare)
 
     def __repr__(self) -> str:
         return f"stencil({self.name})"
@@ -158,7 +158,8 @@ class Stencil:
         ]
         targets = [as_planes(target, reads.axes) for target in outs]
         sources = [as_planes(array, reads.axes) for array in arrays]
-        radii = [(0,) * (3 - reads.axes) + radius for radius in reads.radii]
+        missing = (0,) * (3 - reads.axes)
+        radii: Any = [missing + radius for radius in reads.radii]
         _, rows, columns = sources[0].shape
         chosen = self._plan(plan, first.dtype, radii, rows)
         form, boxes = self._form(chosen, first.dtype, radii), chosen.boxes(first.dtype, radii)
@@ -175,7 +176,7 @@ class Stencil:
                 f"has shape {first.shape}, which is {total:,} tiles of {form.tile}; "
                 f"a launch has up to {MOST_CHUNKS:,}: split the array along its first axis"
             )
-        fill = "nan" if "nan" in self.boundaries else "zeros"
+        fill: Any = "nan" if "nan" in self.boundaries else "zeros"
         launch(
             stencil_kernel(self.fn, form),
             min(most, total),
@@ -224,12 +225,15 @@ class Stencil:
                 f"stencil(boundary='nan'): {self.name}() is given {dtype}, which has no NaN; use "
                 "'zero' or 'constant' with cval"
             )
-        is_float = dtype.numpy.kind == "f" or dtype.name == "bf16"
-        if "constant" in self.boundaries and not is_float and self.cval != int(self.cval):
-            raise ValueError(
-                f"stencil(cval={self.cval}): {self.name}() is given {dtype}; cval is an integer "
-                "then"
-            )
+        cval = float(self.cval)
+        if "constant" in self.boundaries and dtype.numpy.kind in "iu":
+            limits = np.iinfo(dtype.numpy)
+            if not (limits.min <= self.cval <= limits.max and self.cval == int(self.cval)):
+                raise ValueError(
+                    f"stencil(cval={self.cval}): {self.name}() is given {dtype}; cval is an "
+                    f"integer from {limits.min} to {limits.max} then"
+                )
+            cval = int(self.cval)
         missing = 3 - reads.axes
         ranges = zip(self.boundaries, reads.neighbourhood)
         margins = [along if mode == "constant" else (0, 0) for mode, along in ranges]
@@ -243,7 +247,7 @@ class Stencil:
             reads.outputs,
             boundaries,
             ((0, 0),) * missing + tuple(margins),
-            float(self.cval) if is_float else int(self.cval),
+            cval,
             plan.stages,
             plan.warps,
         )

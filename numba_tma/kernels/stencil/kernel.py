@@ -86,22 +86,15 @@ def is_integer(halo: tma.Halo) -> bool:
 
 def rounding(dtype: DType) -> DeviceFunction:
     """Return the function that makes what is stored of a result."""
-    if dtype.name == "bf16":
+    pairs: dict[str, Any] = {"bf16": ptx.cvt_bf16x2_f32, "f16": ptx.cvt_f16x2_f32}
+    if dtype.name in pairs:
+        rounded = pairs[dtype.name]
 
         @device
-        def stored(value):  # type: ignore[no-untyped-def]
-            pair = ptx.cvt_bf16x2_f32(np.float32(0), np.float32(value))
-            return np.uint16(u32(pair) & u32(0xFFFF))
+        def stored_bits(value):  # type: ignore[no-untyped-def]
+            return np.uint16(rounded(np.float32(0), np.float32(value)) & 0xFFFF)
 
-        return stored
-    if dtype.name == "f16":
-
-        @device
-        def stored_half(value):  # type: ignore[no-untyped-def]
-            pair = ptx.cvt_f16x2_f32(np.float32(0), np.float32(value))
-            return np.uint16(u32(pair) & u32(0xFFFF))
-
-        return stored_half
+        return stored_bits
     kind = {"f32": np.float32, "f64": np.float64}.get(dtype.name, np.int64)
 
     @device

@@ -15,8 +15,9 @@ Radii = tuple[int, int, int]  #: of planes, rows and columns
 ELEMENTS = 1024  #: of a tile: four for each of 256 threads
 ROWS, COLUMNS = 16, 64  #: of a tile, if the arrays have as many
 NARROWEST = 32  #: columns of a tile that is made smaller: a warp's
-IN_FLIGHT = 16 << 10  #: bytes that a block has in flight; four blocks reach the 64 KB of an SM
+IN_FLIGHT = 20 << 10  #: bytes that a block has in flight; three blocks reach the 64 KB of an SM
 MOST_STAGES = 16
+BLOCKS = 3  #: of an SM: registers of 288 threads each leave room for two or three
 MOST_PLANES = 64  #: of a chunk; each chunk loads the planes beside it once more
 
 
@@ -82,7 +83,7 @@ def plan_for(dtype: DType, radii: Sequence[Radii], rows: int) -> StencilPlan | N
         for height, width in _tiles(dtype, radii, rows):
             boxes = StencilPlan(height, width).boxes(dtype, radii)
             stages = max(fewest, min(IN_FLIGHT // nbytes_of(boxes, 1), MOST_STAGES))
-            blocks = min(4, max(1, SHARED_BYTES // nbytes_of(boxes, stages)))
+            blocks = min(BLOCKS, max(1, SHARED_BYTES // nbytes_of(boxes, stages)))
             plan = StencilPlan(height, width, stages, blocks_per_sm=blocks)
             if not problem_of(plan, dtype, radii):
                 return plan

@@ -267,7 +267,7 @@ def test_what_is_launched(monkeypatch):
     ((blocks, threads, _, x_map, out, source, *sizes),) = launches
     assert (threads, copies, x_map) == (288, [True], ((256, 300, 200), "nan"))
     assert out.shape == source.shape == (256, 300, 200)
-    assert sizes == [128, 300, 200, 43, 2 * 19 * 4 * 3] and blocks == 456
+    assert sizes == [128, 300, 200, 64, 2 * 19 * 4 * 2] and blocks == 304
     numbers = tma.stencil(flux)
     rows = [device_array((33, 70), address=(1 + i) << 40) for i in range(4)]
     numbers._prepare(rows, None, (np.float64(2),), None, None)

@@ -1,6 +1,7 @@
 """Stencils in the simulator, against NumPy's padded arrays, a correlation, and numba.stencil."""
 
 import re
+from pathlib import Path
 
 import ml_dtypes
 import numba
@@ -163,6 +164,21 @@ def test_a_moving_mean():
     np.testing.assert_allclose(found[9:], np.convolve(x, np.full(10, 0.1), "valid"), 1e-14)
 
 
+@pytest.mark.parametrize("name", ["heat", "smooth"])
+def test_the_examples_of_the_page(name, tmp_path):
+    page = (Path(__file__).parents[3] / "docs/guide/stencils.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (code,) = [block for block in blocks if f"def {name}(a)" in block]
+    file = tmp_path / "example.py"  # its source is read
+    file.write_text(code)
+    x = drawn((2, 3, 8))
+    names = {"np": np, "tma": tma, "x": x, "y": np.zeros_like(x), "stream": None}
+    exec(compile(code, str(file), "exec"), names)
+    found, want = names[name](x), expected(names[name], x)
+    np.testing.assert_allclose(found, want, 1e-6)
+    assert name == "smooth" or (names["y"] == found).all()
+
+
 # ---------------------------------------------------------------------- what is refused
 
 X = drawn((4, 16))
@@ -212,7 +228,11 @@ REFUSED = {
     ),
     "cval": (
         lambda: tma.stencil(cross, cval=0.5)(X.astype("i4")),
-        "stencil(cval=0.5): cross() is given i32; cval is an integer then",
+        "stencil(cval=0.5): cross() is given i32; cval is an integer from -2147483648 to",
+    ),
+    "cval of no integer": (
+        lambda: tma.stencil(cross, cval=np.nan)(X.astype("u1")),
+        "stencil(cval=nan): cross() is given u8; cval is an integer from 0 to 255 then",
     ),
 }
 
