@@ -33,12 +33,13 @@ from numba_tma.backend.interface import (
 from numba_tma.backend.primitives import quotient
 from numba_tma.device.halo import Boundaries
 from numba_tma.device.shared import Index
-from numba_tma.host.annotations import DeviceFunction, Kernel
+from numba_tma.host.annotations import DeviceFunction, Kernel, Real
 from numba_tma.host.boundaries import BOUNDARIES
 from numba_tma.host.dtypes import DType
 from numba_tma.kernels.pointwise.inputs import as_device, device, entry, together
 from numba_tma.kernels.stencil.form import StencilForm
 from numba_tma.pipeline.stages import slot_tile
+from numba_tma.pipeline.windows import Window
 
 
 @device_class(static=("halo", "name", "axes"))
@@ -49,7 +50,7 @@ class Neighbours:
     halo: tma.Halo
     name: str  # of the tiles
     axes: int  # of the indices
-    window: Any
+    window: Window
     row: i32  # of the element in its tile
     column: i32
 
@@ -71,7 +72,7 @@ def along_planes(axes: Constant[int], index: Constant[Index]) -> tuple[int, ...]
 
 
 @device_function
-def computed(halo: tma.Halo, value: Any) -> Any:
+def computed(halo: tma.Halo, value: Real) -> Any:
     """Return an element as functions compute with it: integers have 64 bits and a sign."""
     if is_integer(halo):
         return np.int64(value)
