@@ -30,7 +30,7 @@ from numba_tma.backend.interface import (
     i32,
     u32,
 )
-from numba_tma.backend.primitives import quotient
+from numba_tma.backend.primitives import add32, quotient
 from numba_tma.device.halo import Boundaries
 from numba_tma.device.shared import Index
 from numba_tma.host.annotations import DeviceFunction, Kernel, Real
@@ -261,14 +261,15 @@ def stencil_kernel(fn: DeviceFunction, form: StencilForm) -> Kernel:
                         if filled:
                             pipe.sync_consumers()
                     for i, j in pipe.indices(PLANE):
-                        row, column = top + i, left + j
-                        if row < rows and column < columns:
-                            place = (batch * depth + z, row, column)
+                        # An index of an array that has a sign could count from the end.
+                        row, column = add32(top, i), add32(left, j)
+                        if row < u32(rows) and column < u32(columns):
+                            place = (u32(batch * depth + z), row, column)
                             inside = True
                             if has_margins:
                                 inside = z + LOW_Z >= 0 and z + HIGH_Z < depth
-                                inside = inside and row + LOW_Y >= 0 and row + HIGH_Y < rows
-                                inside = inside and column + LOW_X >= 0
+                                inside = inside and row >= -LOW_Y and row + HIGH_Y < rows
+                                inside = inside and column >= -LOW_X
                                 inside = inside and column + HIGH_X < columns
                             if inside:
                                 views = view_all(window, (), (i, j), 0)
