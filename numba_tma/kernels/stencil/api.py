@@ -237,7 +237,10 @@ class Stencil:
         missing = 3 - reads.axes
         ranges = zip(self.boundaries, reads.neighbourhood)
         margins = [along if mode == "constant" else (0, 0) for mode, along in ranges]
-        boundaries: Any = (None,) * missing + self.boundaries
+        # What lies beyond an edge matters along axes whose neighbours are read.
+        beside = [max(along) for along in zip(*reads.radii)]
+        read = tuple(mode if radius else None for mode, radius in zip(self.boundaries, beside))
+        boundaries: Any = (None,) * missing + read
         return StencilForm(
             (plan.rows, whole_chunks(plan.columns, dtype)),
             dtype,

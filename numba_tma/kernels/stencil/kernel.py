@@ -31,7 +31,7 @@ from numba_tma.backend.interface import (
     u32,
 )
 from numba_tma.backend.primitives import add32, quotient
-from numba_tma.device.halo import Boundaries
+from numba_tma.device.halo import Boundaries, is_number
 from numba_tma.device.shared import Index
 from numba_tma.host.annotations import DeviceFunction, Kernel, Real
 from numba_tma.host.boundaries import BOUNDARIES
@@ -68,7 +68,9 @@ def along_planes(axes: Constant[int], index: Constant[Index]) -> tuple[int, ...]
         return i32(index[0]), i32(index[1]), i32(index[2])
     if axes == 2:
         return 0, i32(index[0]), i32(index[1])
-    return 0, 0, i32(index)
+    if is_number(index):
+        return 0, 0, i32(index)
+    return 0, 0, i32(index[0])
 
 
 @device_function
