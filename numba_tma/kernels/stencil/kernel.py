@@ -146,7 +146,6 @@ def stencil_kernel(fn: DeviceFunction, form: StencilForm) -> Kernel:
     payload: dict[str, Any] = {name: halo.tile for name, halo in zip(names, halos)}
     ROLES = tma.Roles(compute=tma.Warps(form.warps), load=tma.Warps(1))
     PIPE = tma.TilePipeline(form.stages, producer=ROLES.load, consumer=ROLES.compute, **payload)
-    PLANE = tma.Tile((height, width), dtype)
     RADIUS = form.radius
     across_planes, *in_plane = form.boundaries
     streamed = across_planes if across_planes in BOUNDARIES else None
@@ -219,12 +218,60 @@ def stencil_kernel(fn: DeviceFunction, form: StencilForm) -> Kernel:
 
         return store_it
 
+    def compute(k: int) -> DeviceFunction:
+        @device
+        def compute_it(window, numbers, me, extra):  # type: ignore[no-untyped-def]
+            i, j = element(k, me)
+            if not whole:  # the last of some threads is behind the tile
+                i = min(i, u32(height - 1))
+            return call(view_all(window, (), (i, j), 0), numbers)
+
+        return compute_it
+
+    def finish(k: int) -> DeviceFunction:
+        @device
+        def finish_it(outs, results, at, extra):  # type: ignore[no-untyped-def]
+            (me, top, left), (z, batch, depth, rows, columns) = at, extra
+            i, j = element(k, me)
+            # An index of an array that has a sign could count from the end.
+            row, column = add32(top, i), add32(left, j)
+            if i < height and row < u32(rows) and column < u32(columns):
+                place = (u32(batch * depth + z), row, column)
+                inside = True
+                if has_margins:
+                    inside = z + LOW_Z >= 0 and z + HIGH_Z < depth
+                    inside = inside and row >= -LOW_Y and row + HIGH_Y < rows
+                    inside = inside and column >= -LOW_X
+                    inside = inside and column + HIGH_X < columns
+                if inside:
+                    store_all(outs, results[k], place, 0)
+                elif has_margins:
+                    store_constants(outs, (), place, 0)
+            return True
+
+        return finish_it
+
+    threads, in_columns = 32 * form.warps, 32 * form.warps % width == 0
+
+    @device
+    def element(k, me):  # type: ignore[no-untyped-def]
+        """Return row and column in the tile of a thread's `k`-th element."""
+        if in_columns:  # all in one column: a constant number of rows apart
+            row, column = quotient(u32(me), u32(width))
+            return add32(row, k * (threads // width)), column
+        return quotient(u32(me + k * threads), u32(width))
+
     each, outputs = range(count), range(form.outputs)
+    elements_of_a_thread = range(-(-height * width // threads))
+    whole = height * width % threads == 0
     load_all, view_all = (together([f(k) for k in each]) for f in (load, view))
     store_all, store_constants = (
         together([f(k) for k in outputs]) for f in (store, store_constant)
     )
     fill_all, call = any_of([fill(k) for k in each]), calling(fn, form)
+    # All results are computed before one is stored: a store would hold back the reads behind it.
+    compute_all = together([compute(k) for k in elements_of_a_thread])
+    finish_all = together([finish(k) for k in elements_of_a_thread])
 
     @device
     def place_of(t, depth, rows, columns, chunk):  # type: ignore[no-untyped-def]
@@ -262,22 +309,8 @@ def stencil_kernel(fn: DeviceFunction, form: StencilForm) -> Kernel:
                                     filled = True
                         if filled:
                             pipe.sync_consumers()
-                    for i, j in pipe.indices(PLANE):
-                        # An index of an array that has a sign could count from the end.
-                        row, column = add32(top, i), add32(left, j)
-                        if row < u32(rows) and column < u32(columns):
-                            place = (u32(batch * depth + z), row, column)
-                            inside = True
-                            if has_margins:
-                                inside = z + LOW_Z >= 0 and z + HIGH_Z < depth
-                                inside = inside and row >= -LOW_Y and row + HIGH_Y < rows
-                                inside = inside and column >= -LOW_X
-                                inside = inside and column + HIGH_X < columns
-                            if inside:
-                                views = view_all(window, (), (i, j), 0)
-                                store_all(outs, call(views, numbers), place, 0)
-                            elif has_margins:
-                                store_constants(outs, (), place, 0)
+                    results = compute_all(window, numbers, me, 0)
+                    finish_all(outs, results, (me, top, left), (z, batch, depth, rows, columns))
         pipe.close()
 
     return entry(
