@@ -93,6 +93,7 @@ from numba_tma.host.tensor_map import TensorMap as TensorMap
 from numba_tma.host.tensor_map import tensor_map as tensor_map
 from numba_tma.host.tensor_map_array import TensorMapArray as TensorMapArray
 from numba_tma.host.zero_columns import zero_column_mask as zero_column_mask
+from numba_tma.kernels.stencil.api import stencil as stencil
 from numba_tma.pipeline import BlockScaledTilePayload as BlockScaledTilePayload
 from numba_tma.pipeline import CircularBuffer as CircularBuffer
 from numba_tma.pipeline import KVPipeline as KVPipeline

@@ -25,6 +25,7 @@ ROOMS = {
     "host": ("Before a launch", "Tiles, tensor maps, launches and errors. They need no GPU."),
     "device": ("In kernels", "Shared memory, barriers, products and schedulers."),
     "pipeline": ("Pipelines", "Pipelines, roles, and the handles that a started pipeline is."),
+    "kernels": ("Kernels", "[All others](../kernels/README.md) are in `tma.kernels`."),
     "ptx": ("Instructions", "[All others](instructions.md) are in `tma.ptx`."),
     "backend": ("Compiler", "Types, for signatures of kernels that are compiled without a GPU."),
     "tools": ("Signatures", "Compiling and testing: [`tma.testing`](../guide/testing.md)."),

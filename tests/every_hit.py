@@ -77,6 +77,10 @@ def _heads(
     return Array(30, q, dtype), Array(31, k, dtype), Array(32, k, dtype), Array(33, q, out)
 
 
+def _cross(a: Any) -> Any:
+    return a[-1, 0] + a[1, 0] + a[0, -1] + a[0, 1]
+
+
 def _calls(capability: tuple[int, int]) -> dict[str, Callable[[], object]]:
     """Return the calls by function, and what is special; those that a GPU of the capability has."""
     from numba_tma.kernels.attention import attention, attention_backward, attention_varlen
@@ -98,6 +102,7 @@ def _calls(capability: tuple[int, int]) -> dict[str, Callable[[], object]]:
         softmax,
     )
     from numba_tma.kernels.rows.pipelined import rmsnorm_pipelined
+    from numba_tma.kernels.stencil import stencil
     from numba_tma.kernels.transpose import transpose
 
     calls: dict[str, Callable[[], object]] = {
@@ -113,6 +118,8 @@ def _calls(capability: tuple[int, int]) -> dict[str, Callable[[], object]]:
         "gelu, chunks": lambda: gelu(X, out=OUT, plan=plan_for(1)),
         "swiglu": lambda: swiglu(X, Y, out=OUT),
         "pointwise": lambda: pointwise(lambda x, y: x * y + x)(X, Y, out=OUT),
+        "stencil": lambda: stencil(_cross, boundary="wrap")(X, out=OUT),
+        "stencil, rows that are copied": lambda: stencil(_cross)(ODD, out=ODD_OUT),
         "copy": lambda: copy(X, OUT),
         "copy, rows with gaps": lambda: copy(GAPS, GAPS_OUT),
         "copy, chunks": lambda: copy(X, OUT, plan=CopyPlan()),

@@ -25,13 +25,22 @@ from numba_tma.backend.primitives import sub32
 from numba_tma.device.shared import Index, SharedTile
 from numba_tma.device.tile_indices import TileIndices, check_share
 from numba_tma.host.annotations import Coordinates, DeviceArray, Integer, Real
+from numba_tma.host.boundaries import BOUNDARIES
 from numba_tma.host.dtypes import DType
 from numba_tma.host.layout import Tile
 from numba_tma.host.values import is_whole
 from numba_tma.simulator import BadOperand
 
-#: The boundaries that elements of the array stand for, as `numpy.pad` names them.
-BOUNDARIES = ("edge", "reflect", "symmetric", "wrap")
+
+@constant_class
+@dataclass(frozen=True)
+class Boundaries:
+    """A boundary for each axis of a tile, for `HaloTile.fill`.
+
+    Along an axis with None the halo keeps what the copy engine has written beyond the edge.
+    """
+
+    modes: tuple[str | None, ...]
 
 
 @constant_class
@@ -163,7 +172,7 @@ class HaloTile:
 
     def fill(
         self,
-        boundary: Constant[str],
+        boundary: Constant[str | Boundaries],
         at: Coordinates,
         extents: Coordinates,
         thread: Constant[int],
@@ -182,9 +191,9 @@ class HaloTile:
         Parameters
         ----------
         boundary
-            ``"edge"``, ``"reflect"``, ``"symmetric"`` or ``"wrap"``, as `numpy.pad` names them.
-            For zeros and NaN no fill is needed: the copy engine writes them (``oob_fill=`` of
-            `tensor_map`).
+            ``"edge"``, ``"reflect"``, ``"symmetric"`` or ``"wrap"``, as `numpy.pad` names them,
+            for all axes, or `Boundaries` with one for each. For zeros and NaN no fill is needed:
+            the copy engine writes them (``oob_fill=`` of `tensor_map`).
         at
             The array's coordinates of the tile's first element.
         extents
@@ -194,13 +203,14 @@ class HaloTile:
         source
             The array itself, for ``"wrap"``, whose elements lie at the array's other side.
         """
-        check_boundary(boundary, source)
-        if not reaches_out(self.halo, at, extents, 0):
+        check_boundary(self.halo, boundary, source)
+        if not reaches_out(self.halo, boundary, at, extents, 0):
             return False
         first = self.halo.box_at(at)
         for index in self.tile.indices(thread, threads):
             inside = replaced(self.halo, boundary, index, first, extents, 0)
-            if inside != index:
+            # Beyond the edge of an axis without a boundary lies what the copy engine has written.
+            if inside != index and is_kept(self.halo, boundary, source, index, first, extents, 0):
                 if source is None:
                     self.tile[index] = self.tile[inside]
                 else:
@@ -264,21 +274,48 @@ def summed(
 
 @device_function
 def reaches_out(
-    halo: Halo, at: tuple[int, ...], extents: tuple[int, ...], axis: Constant[int]
+    halo: Halo,
+    boundary: Constant[str | Boundaries],
+    at: tuple[int, ...],
+    extents: tuple[int, ...],
+    axis: Constant[int],
 ) -> bool:
-    """Return whether the halo reaches beyond the array along an axis, from `axis` on."""
-    radius = i32(radius_along(halo, axis))
-    first, end = i32(at[0]) - radius, i32(at[0]) + i32(extent_along(halo, axis)) + radius
-    reaches = radius > 0 and (first < 0 or end > i32(extents[0]))
+    """Return whether the halo reaches beyond the array along an axis to fill, from `axis` on."""
+    reaches = False
+    if mode_along(halo, boundary, axis) is not None:
+        radius = i32(radius_along(halo, axis))
+        first, end = i32(at[0]) - radius, i32(at[0]) + i32(extent_along(halo, axis)) + radius
+        reaches = first < 0 or end > i32(extents[0])
     if is_last(halo, axis):
         return reaches
-    return reaches or reaches_out(halo, at[1:], extents[1:], next_axis(halo, axis))
+    return reaches or reaches_out(halo, boundary, at[1:], extents[1:], next_axis(halo, axis))
+
+
+@device_function
+def is_kept(
+    halo: Halo,
+    boundary: Constant[str | Boundaries],
+    source: DeviceArray | None,
+    index: tuple[int, ...],
+    first: tuple[int, ...],
+    extents: tuple[int, ...],
+    axis: Constant[int],
+) -> bool:
+    """Return whether an element lies within the array along all axes that are not filled."""
+    kept = True
+    if must_be_inside(halo, boundary, source, axis):
+        place = i32(index[0]) + i32(first[0])
+        kept = 0 <= place and place < i32(extents[0])
+    if is_last(halo, axis):
+        return kept
+    beyond = next_axis(halo, axis)
+    return kept and is_kept(halo, boundary, source, index[1:], first[1:], extents[1:], beyond)
 
 
 @device_function
 def replaced(
     halo: Halo,
-    boundary: Constant[str],
+    boundary: Constant[str | Boundaries],
     index: tuple[int, ...],
     first: tuple[int, ...],
     extents: tuple[int, ...],
@@ -286,12 +323,13 @@ def replaced(
 ) -> tuple[int, ...]:
     """Return the index in the box, from `axis` on, of the element that stands for another."""
     found = (i32(index[0]),)
-    if has_halo(halo, axis):
+    if mode_along(halo, boundary, axis) is not None:
         # Boxes reach further than the radius: what stands for such elements is not in the box.
         radius = i32(radius_along(halo, axis))
         place = max(i32(index[0]) + i32(first[0]), -radius)
         place = min(place, i32(extents[0]) - 1 + radius)
-        found = (padded_index(boundary, place, extents[0]) - i32(first[0]),)
+        mode = mode_along(halo, boundary, axis)
+        found = (padded_index(mode, place, extents[0]) - i32(first[0]),)
     if is_last(halo, axis):
         return found
     beyond = next_axis(halo, axis)
@@ -337,9 +375,14 @@ def radius_along(halo: Halo, axis: int) -> int:
 
 
 @compile_time
-def has_halo(halo: Halo, axis: int) -> bool:
-    """Return whether there are neighbours along an axis."""
-    return halo.radius[axis] > 0
+def must_be_inside(halo: Halo, boundary: object, source: object, axis: int) -> bool:
+    """Return whether elements beyond the edge of an axis are left as they are.
+
+    Without a halo they are the ends of tiles that are not whole. What stands for them is in the
+    box, but not in the array.
+    """
+    unfilled = mode_along(halo, boundary, axis) is None
+    return unfilled and (halo.radius[axis] > 0 or source is not None)
 
 
 @compile_time
@@ -363,9 +406,23 @@ def check_mode(boundary: object) -> None:
 
 
 @compile_time
-def check_boundary(boundary: object, source: object) -> None:
+def mode_along(halo: Halo, boundary: object, axis: int) -> Any:
+    """Return the boundary along an axis; None without a halo, and if the copy engine fills it."""
+    if not halo.radius[axis]:
+        return None
+    return boundary.modes[axis] if isinstance(boundary, Boundaries) else boundary
+
+
+@compile_time
+def check_boundary(halo: Halo, boundary: object, source: object) -> None:
     """Raise if the elements beyond an edge are not in the box."""
-    if boundary == "wrap" and source is None:
+    modes = boundary.modes if isinstance(boundary, Boundaries) else (boundary,)
+    if isinstance(boundary, Boundaries) and len(modes) != len(halo.shape):
+        raise BadOperand(
+            f"HaloTile.fill(boundary={boundary}): {len(modes)} boundaries for the "
+            f"{len(halo.shape)} axes of {halo}: give one for each, or None"
+        )
+    if "wrap" in modes and source is None:
         raise BadOperand(
             "HaloTile.fill(boundary='wrap'): the elements lie at the other side of the array: "
             "give the array as source="

@@ -15,5 +15,6 @@ from numba_tma.kernels.pointwise.api import add, pointwise, scale_add
 from numba_tma.kernels.rows.reductions import column_sum, row_argmax, row_max, row_sum
 from numba_tma.kernels.rows.rmsnorm import rmsnorm
 from numba_tma.kernels.rows.softmax import log_softmax, softmax
+from numba_tma.kernels.stencil.api import stencil
 from numba_tma.kernels.transpose.api import transpose
 """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-FAMILIES = ("attention", "copy", "matmul", "pointwise", "rows", "transpose")
+FAMILIES = ("attention", "copy", "matmul", "pointwise", "rows", "stencil", "transpose")
 #: Packages that compile; cuda.core takes long to import.
 COMPILERS = ("numba", "llvmlite", "cuda.core", "numba_tma.simulator", "numba_tma.backend.lowering")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import numba_tma as tma
-from numba_tma.device.halo import BOUNDARIES
+from numba_tma.device.halo import BOUNDARIES, Boundaries, check_boundary
 from numba_tma.simulator import BadOperand
 from tests.kernels.halo_kernels import LINE, PLANE, SLICE, line_kernel, plane_kernel, slice_kernel
 
@@ -77,6 +77,13 @@ def test_a_boundary_that_does_not_exist():
         with pytest.raises(BadOperand, match=expected):
             kernel = plane_kernel(boundary, source)
             kernel[1, 64](tma.tensor_map(x, PLANE.tile), x.copy(), x, 8, 8)
+
+
+def test_a_boundary_for_each_axis_has_all_axes():
+    with pytest.raises(BadOperand, match="1 boundaries for the 2 axes of Halo"):
+        check_boundary(PLANE, Boundaries(("edge",)), None)
+    with pytest.raises(BadOperand, match="give the array as source="):
+        check_boundary(PLANE, Boundaries((None, "wrap")), None)
 
 
 def test_the_example_of_the_page():
