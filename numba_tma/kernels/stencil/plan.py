@@ -12,13 +12,17 @@ from numba_tma.kernels._host.limits import SHARED_BYTES
 
 Radii = tuple[int, int, int]  #: of planes, rows and columns
 
-ELEMENTS = 1024  #: of a tile: four for each of 256 threads
-ROWS, COLUMNS = 16, 64  #: of a tile, if the arrays have as many
+# The reads of 8 results at a time, or of 16 in a single plane, hide a thread's latency: of the
+# plans in tests/benchmarks/results/stencil_h200.json these are the fastest.
+ELEMENTS = 2048  #: of a tile: eight for each of 256 threads
+ROWS, ROWS_OF_A_PLANE = 16, 32  #: of a tile among planes, and of one in a single plane
+ROW_NBYTES = 512  #: of a tile's row
+COLUMNS = 128  #: of a tile at most, if the arrays have as many
 NARROWEST = 32  #: columns of a tile that is made smaller: a warp's
-IN_FLIGHT = 20 << 10  #: bytes that a block has in flight; three blocks reach the 64 KB of an SM
+IN_FLIGHT = 32 << 10  #: bytes that a block has in flight; two blocks reach the 64 KB of an SM
 MOST_STAGES = 16
-BLOCKS = 3  #: of an SM: registers of 288 threads each leave room for two or three
-MOST_PLANES = 64  #: of a chunk; each chunk loads the planes beside it once more
+BLOCKS = 2  #: of an SM: 288 threads with up to 112 registers each
+MOST_PLANES = 256  #: of a chunk; each chunk loads the planes beside it once more
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class StencilPlan:
     columns: int = COLUMNS  #: of a tile
     stages: int = 4  #: of the pipeline; one for each plane of a window, and one or more
     warps: int = 8  #: that compute
-    blocks_per_sm: int = 3
+    blocks_per_sm: int = BLOCKS
     planes: int = MOST_PLANES  #: of a chunk
 
     def __post_init__(self) -> None:
@@ -92,9 +96,11 @@ def plan_for(dtype: DType, radii: Sequence[Radii], rows: int) -> StencilPlan | N
 
 def _tiles(dtype: DType, radii: Sequence[Radii], rows: int) -> Iterator[tuple[int, int]]:
     """Yield rows and columns of tiles, from the best on; wide ones have a small halo."""
-    height = min(ROWS, 1 << (rows - 1).bit_length())
+    tallest = ROWS if any(planes for planes, _, _ in radii) else ROWS_OF_A_PLANE
+    height = min(tallest, 1 << (rows - 1).bit_length())
     most = MAX_BOX - 2 * whole_chunks(max(r for _, _, r in radii), dtype)
-    width = min(COLUMNS if height == ROWS else ELEMENTS // height, most)
+    widest = min(COLUMNS, ROW_NBYTES // dtype.itemsize)
+    width = min(widest if height == tallest else ELEMENTS // height, most)
     width = width // NARROWEST * NARROWEST
     height = min(height, MAX_BOX - 2 * max(r for _, r, _ in radii))
     while width >= NARROWEST and height >= 1:

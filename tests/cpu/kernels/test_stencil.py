@@ -197,7 +197,7 @@ def test_radii_that_no_tile_holds():
 
 def test_chunks_have_enough_blocks_and_few_planes_twice():
     plan = StencilPlan()
-    assert planes_of(plan, 512, 1000, 1, 400) == 64  # enough tiles
+    assert planes_of(plan, 512, 1000, 1, 400) == 256  # enough tiles
     assert planes_of(plan, 512, 10, 1, 400) == 13  # one chunk for each block
     assert planes_of(plan, 512, 1, 4, 400) == 32  # a quarter of what is loaded is halo
     assert planes_of(plan, 5, 1000, 4, 400) == 5
@@ -267,7 +267,7 @@ def test_what_is_launched(monkeypatch):
     ((blocks, threads, _, x_map, out, source, *sizes),) = launches
     assert (threads, copies, x_map) == (288, [True], ((256, 300, 200), "nan"))
     assert out.shape == source.shape == (256, 300, 200)
-    assert sizes == [128, 300, 200, 64, 2 * 19 * 4 * 2] and blocks == 304
+    assert sizes == [128, 300, 200, 43, 2 * 19 * 2 * 3] and blocks == 228
     numbers = tma.stencil(flux)
     rows = [device_array((33, 70), address=(1 + i) << 40) for i in range(4)]
     numbers._prepare(rows, None, (np.float64(2),), None, None)

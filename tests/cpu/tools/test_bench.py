@@ -538,7 +538,7 @@ def test_the_page_shows_the_results_file_as_it_is():
 
 #: Results files of sweeps; surveys' files are checked in test_survey.py.
 NOT_OF_BENCH = (
-    *("attention_errors", "ladder", "profile", "compile_times", "unaligned_rows"),
+    *("attention_errors", "ladder", "profile", "compile_times", "unaligned_rows", "stencil_h200"),
     *("attention_plans", "attention_plans_h200", "attention_plans_e4m3_h100", "stream_k"),
     *("matmul_times_h200", "matmul_times_h100", "matmul_times_large_h100"),
     *("matmul_times_fresh_h100", "matmul_times_short_h100"),
