@@ -273,7 +273,7 @@ def test_what_is_launched(monkeypatch):
     numbers._prepare(rows, None, (np.float64(2),), None, None)
     _, _, _, *arguments = launches[1]
     assert [type(a) for a in arguments[4:5]] == [np.float32]
-    assert arguments[5:] == [1, 33, 70, 1, 3 * 2]
+    assert arguments[5:] == [1, 33, 70, 1, 2]
     assert copies[1:] == [False, False]
 
 
