@@ -32,7 +32,7 @@ class WindowStage(GroupedStage):
 
 
 @device_class(static=("backwards", "before", "after"))
-@dataclass
+@dataclass(frozen=True)
 class Window:
     """The stages of a tile and of those around it: ``window[-1].x`` is the tile before it.
 

@@ -8,7 +8,7 @@ from numba_tma.host.architectures import TMA, architecture_of, target_of
 EVERYWHERE = (
     "copy", "grouped_copy", "transpose", "pointwise", "add", "scale_add", "gelu", "swiglu",
     "rmsnorm", "layernorm", "softmax", "log_softmax", "rmsnorm_backward", "layernorm_backward",
-    "row_sum", "row_max", "row_argmax", "column_sum",
+    "row_sum", "row_max", "row_argmax", "column_sum", "stencil",
 )  # fmt: skip
 #: Functions that multiply: the tensor cores for which they have a kernel, each with the first part
 #: of its goldens' names.

@@ -220,6 +220,6 @@ def test_tiles_that_no_product_takes(kernel, text):
 
 def test_only_what_a_loop_moves_on_changes():
     assert changing("device") == {
-        "CausalSchedule", "PersistentGridHandle", "Schedule", "TileAccesses", "TileIndices",
-        "TileWalk",
+        "CausalSchedule", "PersistentGridHandle", "Schedule", "SharedRecord", "TileAccesses",
+        "TileIndices", "TileWalk",
     }  # fmt: skip

@@ -13,7 +13,7 @@ from numba import cuda
 
 import numba_tma as tma
 from numba_tma import Swizzle, Tile
-from numba_tma.host import encoding
+from numba_tma.host import encoding, im2col
 from numba_tma.host.boxes import Copies, copies_of, copies_violations
 from numba_tma.host.dtypes import as_dtype, complex_names
 from numba_tma.host.layout import box_violations
@@ -169,7 +169,8 @@ def test_rows_by_number_are_those_of_their_words():
 
 
 @pytest.mark.parametrize("make", [tma.im2col_map, tma.im2col_wide_map])
-def test_maps_of_pixels_take_the_words(make):
+def test_maps_of_pixels_take_the_words(make, monkeypatch):
+    monkeypatch.setattr(im2col, "compute_capability", lambda device: (10, 0))
     found = refusals(Array((2, 8, 8, 64)), Tile((8, 16), "c64", Swizzle.B128), make)
     assert (
         f"{make.__name__} takes elements of one word, and c64 has 2: use tensor_map, or view the "

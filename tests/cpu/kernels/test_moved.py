@@ -25,7 +25,7 @@ PREPARED = {
     "matmul, long K", "matmul, operands that are copied", "matmul, bytes that are transposed",
     "attention, one query", "attention_varlen", "matmul, split-K", "matmul, stream-K",
     "attention, e4m3", "attention_backward", "grouped_matmul, a result that no map addresses",
-    "block_scaled_matmul",
+    "block_scaled_matmul", "stencil", "stencil, rows that are copied",
 }  # fmt: skip
 NOT_REMEMBERED = {"grouped_copy"}
 

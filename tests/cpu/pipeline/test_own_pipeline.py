@@ -40,7 +40,7 @@ LaunchControlHandle LaunchedTiles LoadStage Loads OrderedSequence OutputConsume 
 OutputProduce OutputProducer OutputStage OutputTilePipelineHandle PipelineState Produce
 ProduceFrom ProducerStage Stage StageTiles StagedPipeline StorePipelineHandle StoreStage
 StoreStages TMAConsumerPipeline TMAProducerPipeline TileConsumer TilePipelineHandle TileProducer
-TileQueue Tiles Turn
+TileQueue Tiles Turn WindowStage Windows
 """
 
 

@@ -22,7 +22,7 @@ OF_DEVICES = [
     (True, "commit e fence quad scale_d sync units written"),
 ]
 OF_KERNELS = [
-    (0, "first offset part"),
+    (0, "cval first offset part"),
     (1, "group heads splits"),
     (16, "width"),  # bytes of the widest access
     (False, "causal deterministic fp8 packed pdl return_lse scaled tune"),
