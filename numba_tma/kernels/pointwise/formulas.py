@@ -20,8 +20,8 @@ float32 needs 2^-24 of q, which no polynomial in a has. But
 
     Phi(-a) = t / 2 * 2^(m p(m) - a^2 / (2 ln 2)),    t = 1 / (1 + 0.27 a),    m = a t,
 
-where p is smooth over all m, which end at 3: degree 7 has m p(m) to 2^-23.5. That is 22
-instructions; ``erfc`` takes 50. The relative error is (1.5 x^2 + 8) 2^-24: the exponent is wrong
+where p is smooth over all m, which end at 3: degree 7 has m p(m) to 2^-23.5. That is 24
+instructions; ``erfc`` takes 52. The relative error is (1.5 x^2 + 8) 2^-24: the exponent is wrong
 by roundings of its own size, ex2 by 3 2^-24.
 
 NaN gives NaN and infinity infinity. -infinity gives 0 by erf, the limit; torch gives NaN there. By

@@ -151,7 +151,7 @@ def stencil_kernel(fn: DeviceFunction, form: StencilForm) -> Kernel:
     streamed = across_planes if across_planes in BOUNDARIES else None
     filled_modes = Boundaries((None, *(m if m in BOUNDARIES else None for m in in_plane)))
     fills = any(filled_modes.modes)
-    axes, cval = form.axes, form.cval
+    axes = form.axes
     (LOW_Z, HIGH_Z), (LOW_Y, HIGH_Y), (LOW_X, HIGH_X) = form.margins
     has_margins = any(map(any, form.margins))
 
@@ -209,15 +209,6 @@ def stencil_kernel(fn: DeviceFunction, form: StencilForm) -> Kernel:
 
         return store_it
 
-    def store_constant(k: int) -> DeviceFunction:
-        @device
-        def store_it(outs, results, at, extra):  # type: ignore[no-untyped-def]
-            plane, row, column = at
-            outs[k][plane, row, column] = round_result(cval)
-            return True
-
-        return store_it
-
     def compute(k: int) -> DeviceFunction:
         @device
         def compute_it(window, numbers, me, extra):  # type: ignore[no-untyped-def]
@@ -246,7 +237,7 @@ def stencil_kernel(fn: DeviceFunction, form: StencilForm) -> Kernel:
                 if inside:
                     store_all(outs, results[k], place, 0)
                 elif has_margins:
-                    store_constants(outs, (), place, 0)
+                    store_all(outs, constants, place, 0)
             return True
 
         return finish_it
@@ -265,9 +256,7 @@ def stencil_kernel(fn: DeviceFunction, form: StencilForm) -> Kernel:
     elements_of_a_thread = range(-(-height * width // threads))
     whole = height * width % threads == 0
     load_all, view_all = (together([f(k) for k in each]) for f in (load, view))
-    store_all, store_constants = (
-        together([f(k) for k in outputs]) for f in (store, store_constant)
-    )
+    store_all, constants = together([store(k) for k in outputs]), (form.cval,) * form.outputs
     fill_all, call = any_of([fill(k) for k in each]), calling(fn, form)
     # All results are computed before one is stored: a store would hold back the reads behind it.
     compute_all = together([compute(k) for k in elements_of_a_thread])
