@@ -26,6 +26,7 @@ from numba_tma.device.mma import wgmma as wgmma
 from numba_tma.device.mma import wgmma_wait as wgmma_wait
 from numba_tma.device.multicast import load_partitioned as load_partitioned
 from numba_tma.device.persistent_grid import PersistentGrid as PersistentGrid
+from numba_tma.device.halo import Boundaries as Boundaries
 from numba_tma.device.halo import Halo as Halo
 from numba_tma.device.halo import padded_index as padded_index
 from numba_tma.device.scheduler import GridStridedScheduler as GridStridedScheduler

@@ -37,10 +37,23 @@ from numba_tma.simulator import BadOperand
 class Boundaries:
     """A boundary for each axis of a tile, for `HaloTile.fill`.
 
-    Along an axis with None the halo keeps what the copy engine has written beyond the edge.
+    Made on the host, used from a kernel's globals. Along an axis with None the halo keeps what the
+    copy engine has written beyond the edge.
+
+    Parameters
+    ----------
+    modes
+        ``"edge"``, ``"reflect"``, ``"symmetric"``, ``"wrap"`` or None, outermost axis first.
     """
 
     modes: tuple[str | None, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.modes, tuple) or not {*self.modes} <= {*BOUNDARIES, None}:
+            raise ValueError(
+                f"Boundaries(modes={self.modes!r}): modes is a tuple with one of "
+                f"{', '.join(map(repr, BOUNDARIES))} or None for each axis"
+            )
 
 
 @constant_class

@@ -52,6 +52,13 @@ def test_halos_that_are_refused(arguments, expected):
         tma.Halo(*arguments)
 
 
+@pytest.mark.parametrize("modes", [("edge", "zero"), ["edge"], "edge"])
+def test_boundaries_of_axes_are_modes_or_none(modes):
+    with pytest.raises(ValueError, match="modes is a tuple with one of 'edge', 'reflect', 'symm"):
+        tma.Boundaries(modes)
+    assert tma.Boundaries(("wrap", None)).modes == ("wrap", None)
+
+
 def signature(halo, *others):
     return (tma.map_type(halo.tile), *others)
 
